@@ -1,0 +1,1 @@
+# CUDA and NCCL: see torch_port/nccl_module.cpp.

@@ -1,0 +1,34 @@
+// What brigade throws. Every text names what was wrong, its value, and what is expected or what to do.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace brigade {
+
+// The base of all of them.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+// A bad option, argument or environment variable. Programs exit with 2.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+// The ranks could not find each other.
+class RendezvousError : public Error {
+ public:
+  using Error::Error;
+};
+// Something that waits for other ranks ran into the time limit.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+// The ranks disagree about what must be equal: model, hook, options.
+class MismatchError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace brigade

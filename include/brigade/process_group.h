@@ -1,0 +1,82 @@
+// Who takes part: process groups, and how a program finds its peers.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace at {
+class Tensor;
+}
+namespace c10d {
+class ProcessGroup;
+class Store;
+}  // namespace c10d
+
+namespace brigade {
+
+struct ProcessGroupOptions {
+  // "gloo", "nccl", or "auto": nccl where this program can use CUDA and NCCL, gloo elsewhere.
+  std::string backend = "auto";
+  // "env://" reads the variables of brigade run, torchrun, SLURM, Open MPI or PMI; "tcp://HOST:PORT" and "file:///PATH" need rank and world_size, from
+  // here or from those variables.
+  std::string init_method = "env://";
+  // What is set here wins over the environment.
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  // How long anything may take that waits for other ranks: rendezvous, a barrier, one collective. BRIGADE_TIMEOUT (seconds) changes the default.
+  std::optional<std::chrono::milliseconds> timeout;
+  // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when all ranks are on one host, else the one that reaches the master.
+  std::string interface;
+};
+
+// A handle to a group of ranks; copies share the group. Thread-safe except where a function says that it is collective: those are called by every rank of the
+// group, in the same order.
+class ProcessGroup {
+ public:
+  struct State;
+
+  ProcessGroup() = default;  // no group: false
+  explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  // Uses a group that somebody else made, torch.distributed for instance.
+  static ProcessGroup wrap(c10::intrusive_ptr<c10d::ProcessGroup> group);
+  explicit operator bool() const { return state_ != nullptr; }
+
+  int rank() const;
+  int size() const;
+  const std::string& backend() const;  // "gloo", "nccl" or "solo", a group of one that opens no port
+  std::chrono::milliseconds timeout() const;
+  // This rank's place among the ranks of its host, and their number.
+  int local_rank() const;
+  int local_size() const;
+
+  // Collective. A group of the given ranks of this group; ranks that are not in it get an empty handle.
+  ProcessGroup new_group(const std::vector<int>& ranks) const;
+  // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own; without a size, the ranks of one host.
+  ProcessGroup new_subgroups(std::optional<int> size = std::nullopt) const;
+  // Collective. The same ranks over fresh connections, so that its collectives are ordered independently of this group's.
+  ProcessGroup duplicate() const;
+
+  // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks that have not.
+  void barrier(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
+  // Collective. Every rank's text, by rank, through the store: for small things, before any tensor moves.
+  std::vector<std::string> exchange(const std::string& what, const std::string& mine) const;
+  // Collective. Blocking, in place; `tensor` must be contiguous.
+  void all_reduce(at::Tensor tensor) const;  // sum
+  void broadcast(at::Tensor tensor, int root = 0) const;
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
+  const c10::intrusive_ptr<c10d::Store>& store() const;  // this group's own prefix
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Collective over all ranks of the job. Started alone, with none of the variables set: a group of one.
+// Throws ConfigError (bad variable or option), RendezvousError (nobody there), TimeoutError.
+ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
+
+}  // namespace brigade

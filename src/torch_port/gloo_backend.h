@@ -1,0 +1,30 @@
+// Makes Gloo process groups. The only door to gloo: no other file sees its names.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <string>
+
+namespace c10d {
+class ProcessGroup;
+class Store;
+}  // namespace c10d
+
+namespace brigade::torch_port {
+
+struct GlooOptions {
+  // The address or host name to listen on; empty: use `interface`.
+  std::string address = "127.0.0.1";
+  // The network interface to listen on; looked at only when `address` is empty.
+  std::string interface;
+  std::chrono::milliseconds timeout{300'000};
+  // gloo's own worker threads: how many collectives of this group may be under way at once.
+  int threads = 2;
+};
+
+// Connects to every other rank through `store`; blocks until all have come, for `timeout` at most.
+// REQUIRES: `store` is used by this group alone (a PrefixStore of its own); every rank calls it.
+c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                       const GlooOptions& options);
+
+}  // namespace brigade::torch_port

@@ -1,0 +1,22 @@
+// Runs a function in real worker processes, one a rank, that find each other over loopback.
+#pragma once
+#include <chrono>
+#include <functional>
+
+#include "brigade/process_group.h"
+
+namespace brigade::testing {
+
+struct RankOptions {
+  // The group's time limit.
+  std::chrono::milliseconds timeout{20'000};
+  // After this the workers are killed and the test fails.
+  std::chrono::milliseconds wall{60'000};
+};
+
+// Forks `ranks` workers; in each, makes the process group and calls `body`. GoogleTest assertions and exceptions in a worker become failures of the calling
+// test, with the rank before them.
+// REQUIRES: the calling process has one thread; so a test program never computes with torch outside of `run_ranks`.
+void run_ranks(int ranks, const std::function<void(ProcessGroup group)>& body, const RankOptions& options = {});
+
+}  // namespace brigade::testing
