@@ -1,0 +1,55 @@
+// Tensor to wire and back: what every dense compressor is to the exchange layer. Pure
+// functions of their arguments; no process group, no state of their own.
+//
+// Vocabulary
+//   values   1-D contiguous float32 tensor, CPU or CUDA.
+//   chunk    a run of values that travels as one message. Its length is a multiple of
+//   `block()`; the values at hand may be fewer (the tail of a bucket, or
+//            none at all), and are then filled up in the message only.
+//   message  1-D contiguous uint8 tensor of `wire_bytes(chunk)` bytes, on the values'
+//   device: [headers][codes]. All messages of one chunk length have the
+//            same size. The bytes behind the last value are zero, and no decoder looks at
+//            them.
+//   residual error feedback: what the encoding of the last step lost, added to the values
+//   of this one.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace brigade {
+
+// Thread-safe: all methods are const and touch nothing but their arguments. The same input
+// gives the same bytes on every rank and on every CPU. A message's memory must be aligned
+// to 4 bytes; `wire_bytes` is a multiple of 4, so messages may lie side by side in one
+// tensor. Arguments that break the vocabulary above throw brigade::Error.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual std::string_view name() const = 0;
+  // The length of a chunk is a multiple of this, in elements.
+  virtual int64_t block() const = 0;
+  // Bytes of one message for a chunk of `chunk_elements`.
+  virtual int64_t wire_bytes(int64_t chunk_elements) const = 0;
+  // Whether `encode` accepts a residual. The plain casts do not.
+  virtual bool takes_residual() const = 0;
+
+  // p = values * scale + residual; `wire` becomes the message of p. With a residual,
+  // residual = p - decoded(wire), in the same pass over memory. A non-finite p (NaN, Inf):
+  // its block decodes to NaN, and the block's residual stays as it was. The plain casts
+  // carry it over alone. `values` is not changed. `residual` is undefined, or of the
+  // values' size, dtype and device.
+  virtual void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
+                      const at::Tensor& residual, const at::Tensor& wire) const = 0;
+  // The first out.numel() values of the message: out = decoded, and out += decoded.
+  // REQUIRES: out is 1-D contiguous float32 with numel() <= the number of values that were
+  // encoded.
+  virtual void decode(const at::Tensor& wire, int64_t chunk_elements,
+                      const at::Tensor& out) const = 0;
+  virtual void decode_add(const at::Tensor& wire, int64_t chunk_elements,
+                          const at::Tensor& out) const = 0;
+};
+
+}  // namespace brigade

@@ -1,0 +1,28 @@
+// The codecs there are. Sizes: n values, rounded up to a chunk.
+#pragma once
+#include <memory>
+
+#include "codec/codec.h"
+
+namespace brigade {
+
+// Where a codec computes. `by_device` is for everyone: kernels for CPU tensors, ATen
+// operations for others. `aten` forces the latter, so that they can be tested without an
+// accelerator; on CPU both give the same bytes (NaN payloads apart).
+enum class CodecPath { by_device, aten };
+
+// Plain casts, rounded to nearest even; 2n bytes, no residual. fp16 gives Inf beyond 65504,
+// bf16 has float's range.
+std::unique_ptr<Codec> make_fp16_codec(CodecPath path = CodecPath::by_device);
+std::unique_ptr<Codec> make_bf16_codec(CodecPath path = CodecPath::by_device);
+// Symmetric: a scale for each 256 values, codes in [-127, 127]; n + 4 n / 256 bytes. |p -
+// decoded| <= scale / 2.
+std::unique_ptr<Codec> make_int8_codec(CodecPath path = CodecPath::by_device);
+// Affine: scale and low end for each 512 values, codes in [0, 255]; n + 8 n / 512 bytes.
+// Zero stays exactly zero.
+std::unique_ptr<Codec> make_affine_block_codec(CodecPath path = CodecPath::by_device);
+// The same with one scale and low end for the whole chunk: n + 8 bytes. Two passes over
+// memory.
+std::unique_ptr<Codec> make_affine_tensor_codec(CodecPath path = CodecPath::by_device);
+
+}  // namespace brigade
