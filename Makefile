@@ -1,0 +1,40 @@
+# Everything a newcomer needs; `make help` lists it. The work is in scripts/, which run from any folder.
+#
+# Settings, on the command line or in the environment:
+#   LIBTORCH=DIR   a LibTorch 2.11 to use instead of the active Python's or the one in .venv
+#   JOBS=N         compilers and tests at a time (default: what cores and memory allow)
+#   PREFIX=DIR     where `make install` puts things (default /usr/local); DESTDIR works as usual
+#   ARGS="..."     passed on by `make demo` (to brigade demo), `make test` (to ctest), `make bench`
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test build bench format lint clean install
+scripts := $(shell dirname "$(strip $(MAKEFILE_LIST))")/scripts
+export LIBTORCH JOBS PREFIX DESTDIR
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' "$(scripts)/../Makefile"
+
+demo: ## two processes train a small network on handwritten digits, in a few seconds
+	@"$(scripts)/setup" && "$(scripts)/build" brigade_program && "$(scripts)/demo" $(ARGS)
+
+test: ## build everything and run all tests
+	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/test" $(ARGS)
+
+build: ## the library, the brigade command and the examples, without the tests
+	@"$(scripts)/setup" && "$(scripts)/build" brigade_all
+
+bench: ## measure against Python's DDP and print the comparison
+	@"$(scripts)/setup" --python && "$(scripts)/build" brigade_benchmarks && "$(scripts)/bench" $(ARGS)
+
+format: ## put all C++ files into the project's format
+	@"$(scripts)/format"
+
+lint: ## check format, layers and clang-tidy
+	@"$(scripts)/setup" && "$(scripts)/lint"
+
+clean: ## remove what was built (keeps .venv)
+	@rm -rf "$(scripts)/../build" "$(scripts)"/../build-*
+
+install: ## library, headers, command and CMake package into PREFIX
+	@"$(scripts)/setup" && "$(scripts)/build" brigade_all && "$(scripts)/install"

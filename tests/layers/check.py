@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Says where a file includes something from a layer above its own.
+
+A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
+named after. Run without arguments on the project this file lies in, or with the root of a tree to check.
+"""
+import pathlib
+import re
+import sys
+
+# Each layer, and what it may include, bottom first. `public` are headers directly in include/brigade that hold no
+# more than contracts: errors, options, interfaces.
+ALLOWED = {
+    "kernels": set(),
+    "codec": {"kernels"},
+    "torch_port": set(),
+    "launch": {"torch_port"},
+    "engine": {"launch", "torch_port"},
+    "exchange": {"engine", "codec", "launch"},
+    "hooks": {"exchange", "engine", "codec", "launch"},
+    "ddp": {"engine", "launch", "torch_port"},
+    "averaging": {"engine", "launch"},
+    "optim": {"averaging", "ddp", "hooks", "engine", "launch"},
+    "checkpoint": {"optim", "ddp", "launch"},
+}
+# Headers of include/brigade itself, by the layer they speak for. One that is not here is its own stem's layer if there
+# is such a layer, else `api`, which no layer below the tools may include.
+PUBLIC = {
+    "error": "error",
+    "process_group": "launch",
+    "launch": "launch",
+    "codec": "codec",
+    "task": "engine",
+    "comm": "engine",
+    "bucket": "engine",
+    "hook": "engine",
+    "ddp": "ddp",
+    "distributed": "ddp",
+    "distributed_sampler": "ddp",
+    "sampler": "ddp",
+}
+# Only these may name what is private to LibTorch's backends.
+PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h|c10d/reducer\.hpp|c10d/logger\.hpp")
+LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def layer_of_include(name):
+    """The layer an include line speaks of, or None for what is not ours."""
+    parts = pathlib.PurePosixPath(name).parts
+    if parts[0] == "brigade":
+        if len(parts) > 2:
+            return parts[1]
+        stem = pathlib.PurePosixPath(name).stem
+        return PUBLIC.get(stem, stem if stem in ALLOWED else "api")
+    return parts[0] if len(parts) > 1 and parts[0] in ALLOWED else None
+
+
+def layer_of_file(path, root):
+    parts = path.relative_to(root).parts
+    if parts[0] == "src":
+        return parts[1] if len(parts) > 2 else None
+    return layer_of_include("/".join(("brigade",) + parts[2:]))
+
+
+def complaints(root):
+    files = [p for folder in ("src", "include/brigade") for p in sorted((root / folder).rglob("*"))]
+    for path in files:
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        layer = layer_of_file(path, root)
+        public = "include" in path.relative_to(root).parts[:1]
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if not (found := INCLUDE.match(line)):
+                continue
+            name = found[1]
+            where = f"{path.relative_to(root)}:{number}"
+            other = layer_of_include(name)
+            if other and other != "error" and layer in ALLOWED and other != layer and other not in ALLOWED[layer]:
+                allowed = ", ".join(sorted(ALLOWED[layer])) or "no other layer"
+                yield f"{where}: {layer} includes {name} of {other}; it may include {allowed}"
+            if PRIVATE_NAMES.search(name) and layer != "torch_port":
+                yield f"{where}: {name} is for src/torch_port only"
+            if public and LEAKS.search(name):
+                yield f"{where}: public headers do not include {name}"
+            if layer == "kernels" and re.match(r"(torch|ATen|c10)/", name):
+                yield f"{where}: kernels know no torch, and {name} is"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
+    found = list(complaints(root))
+    print("\n".join(found) if found else "layers: all includes point down")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
