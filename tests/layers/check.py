@@ -28,19 +28,17 @@ ALLOWED = {
 PUBLIC = {
     "error": "error",
     "process_group": "launch",
-    "launch": "launch",
-    "codec": "codec",
     "task": "engine",
     "comm": "engine",
     "bucket": "engine",
     "hook": "engine",
-    "ddp": "ddp",
-    "distributed": "ddp",
+    "collect_tensors": "ddp",
+    "ddp_core": "ddp",
+    "distributed_data_parallel": "ddp",
     "distributed_sampler": "ddp",
-    "sampler": "ddp",
 }
 # Only these may name what is private to LibTorch's backends.
-PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h|c10d/reducer\.hpp|c10d/logger\.hpp")
+PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 

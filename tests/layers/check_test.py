@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""The layer check finds each kind of mistake, and is silent where there is none."""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import check
+
+
+class LayerCheck(unittest.TestCase):
+    def complaints(self, path, text):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / path).parent.mkdir(parents=True)
+            (root / path).write_text(text)
+            return list(check.complaints(root))
+
+    def test_an_include_of_a_layer_above_is_named_with_file_and_line(self):
+        found = self.complaints("src/codec/a.cpp", '#include <vector>\n#include "engine/stations.h"\n')
+        self.assertEqual(len(found), 1)
+        self.assertTrue(found[0].startswith("src/codec/a.cpp:2: codec includes engine/stations.h"), found[0])
+
+    def test_a_public_header_counts_as_its_layer(self):
+        self.assertEqual(len(self.complaints("src/codec/a.h", '#include "brigade/process_group.h"\n')), 1)
+        self.assertEqual(len(self.complaints("include/brigade/hooks/a.h", '#include "brigade/ddp_core.h"\n')), 1)
+
+    def test_an_include_of_a_layer_below_is_fine(self):
+        self.assertEqual(self.complaints("src/hooks/a.cpp", '#include "codec/codec.h"\n#include "brigade/error.h"\n'), [])
+
+    def test_backends_are_named_in_torch_port_only(self):
+        line = "#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>\n"
+        self.assertEqual(len(self.complaints("src/launch/a.cpp", line)), 1)
+        self.assertEqual(self.complaints("src/torch_port/a.cpp", line), [])
+
+    def test_public_headers_leak_nothing(self):
+        self.assertEqual(len(self.complaints("include/brigade/a.h", "#include <nlohmann/json.hpp>\n")), 1)
+
+    def test_kernels_know_no_torch(self):
+        self.assertEqual(len(self.complaints("src/kernels/cpu/a.cpp", "#include <ATen/ATen.h>\n")), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""A compiler launcher: takes a library object from the project's own build where that compiled the same source with the same
+options, and runs the compiler everywhere else. So the test that builds the library inside a consumer checks the options of
+every source, and need not compile them all a second time.
+
+reuse_objects.py BUILD_FOLDER COMPILER ARGUMENTS...
+"""
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+# What may differ between the two builds: the output, the dependency file, the precompiled header.
+WITH_VALUE = {"-o", "-MF", "-MT", "-include"}
+DROPPED = {"-MD", "-Winvalid-pch", "-fpch-preprocess", "-g", "-g1"}
+
+
+def essence(arguments):
+    """The options that decide what the object holds."""
+    kept, rest = [], iter(arguments)
+    for argument in rest:
+        if argument in WITH_VALUE:
+            next(rest)
+        elif argument not in DROPPED:
+            kept.append(argument)
+    return sorted(kept)
+
+
+def built_object(build, source, arguments):
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if entry["file"] == source and "brigade.dir" in entry.get("output", entry["command"]):
+            command = shlex.split(entry["command"])
+            compiler = next(i for i, word in enumerate(command) if os.path.basename(word) in {"c++", "g++"})
+            theirs = command[compiler + 1 :]
+            if essence(theirs) == essence(arguments):
+                return pathlib.Path(entry["directory"]) / theirs[theirs.index("-o") + 1]
+            different = set(essence(theirs)) ^ set(essence(arguments))
+            print(f"compiled again, options differ: {source}: {' '.join(sorted(different))}", file=sys.stderr)
+    return None
+
+
+def main():
+    build, compiler, arguments = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if "-c" in arguments and "-o" in arguments:
+        found = built_object(build, arguments[arguments.index("-c") + 1], arguments)
+        if found and found.exists():
+            shutil.copyfile(found, arguments[arguments.index("-o") + 1])
+            if "-MF" in arguments:
+                pathlib.Path(arguments[arguments.index("-MF") + 1]).write_text("")
+            return 0
+    return subprocess.call([compiler, *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
