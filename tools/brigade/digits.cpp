@@ -1,0 +1,25 @@
+#include "digits.h"
+
+// The file itself, in the program's read-only data: found from anywhere, and nothing to
+// install.
+asm(R"(
+  .section .rodata
+  .type brigade_digits_begin, @object
+  .type brigade_digits_end, @object
+brigade_digits_begin:
+  .incbin ")" BRIGADE_DIGITS_CSV R"("
+brigade_digits_end:
+  .previous
+)");
+extern "C" {
+extern const char brigade_digits_begin[];
+extern const char brigade_digits_end[];
+}
+
+namespace brigade::tools {
+
+DataSet digits() {
+  return parse_csv({brigade_digits_begin, brigade_digits_end}, 16, "the digits set");
+}
+
+}  // namespace brigade::tools

@@ -1,0 +1,10 @@
+// The handwritten digits of data/digits.csv, which are part of the program.
+#pragma once
+#include "data_set.h"
+
+namespace brigade::tools {
+
+// Features are 64 pixels from 0 to 1, labels 0 to 9.
+DataSet digits();
+
+}  // namespace brigade::tools
