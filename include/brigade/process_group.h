@@ -58,7 +58,8 @@ class ProcessGroup {
   // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own; without a size, the ranks of one host.
   ProcessGroup new_subgroups(std::optional<int> size = std::nullopt) const;
   // Collective. The same ranks over fresh connections, so that its collectives are ordered independently of this group's.
-  ProcessGroup duplicate() const;
+  // With a name, different for each: may be called by several threads in any order.
+  ProcessGroup duplicate(const std::string& name = "") const;
 
   // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks that have not.
   void barrier(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;

@@ -58,8 +58,8 @@ int ProcessGroup::local_size() const { return state_->local_size; }
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const { return state_->group; }
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const { return state_->store; }
 
-ProcessGroup ProcessGroup::duplicate() const {
-  return make(*state_, "duplicate" + std::to_string(state_->groups_made++), state_->rank, state_->size);
+ProcessGroup ProcessGroup::duplicate(const std::string& name) const {
+  return make(*state_, "duplicate/" + (name.empty() ? std::to_string(state_->groups_made++) : name), state_->rank, state_->size);
 }
 
 std::vector<std::string> ProcessGroup::exchange(const std::string& what, const std::string& mine) const {

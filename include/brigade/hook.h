@@ -1,0 +1,178 @@
+// Start here to write a hook: a coroutine that gets a bucket of gradients and gives back
+// what those gradients become.
+//
+//   Task<at::Tensor> fp16(Bucket bucket, Comm& comm) {
+//     at::Tensor half = bucket.buffer().to(at::kHalf).div_(comm.size());
+//     co_await comm.all_reduce(half);
+//     bucket.buffer().copy_(half);
+//     co_return bucket.buffer();
+//   }
+//   ddp->set_hook(make_hook("my_fp16", fp16));
+//
+// Between two co_awaits the code runs on a thread of the engine (with NCCL: on the autograd
+// thread, with a side stream as the current one). Two buckets may be inside the same hook
+// at once, but never inside the same stretch between two co_awaits: state touched in one
+// stretch only needs no lock.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "brigade/error.h"
+#include "brigade/task.h"
+
+namespace c10d {
+class GradBucket;
+}
+
+namespace brigade {
+
+// The gradients of several parameters in one flat tensor. Copies share it.
+class Bucket {
+ public:
+  // `names` are those of the bucket's parameters, in its order.
+  Bucket(c10d::GradBucket bucket, std::vector<std::string> names);
+
+  // Its place in this step; buckets start in this order on every rank. Changes when the
+  // Reducer rebuilds buckets: key state by name instead.
+  int64_t index() const;
+  bool is_last() const;
+  // One dimension. The hook may write into it; nobody else reads it until the hook has
+  // returned.
+  const at::Tensor& buffer() const;
+  // Exchanges the buffer that buffer() and gradients() show, for one of the same length, of
+  // another dtype perhaps.
+  void set_buffer(at::Tensor buffer);
+  // Views into the buffer, in the shapes of the parameters.
+  std::vector<at::Tensor> gradients() const;
+  const std::vector<at::Tensor>& parameters() const;
+  const std::vector<std::string>& names() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// A collective under way. Awaiting it gives no value: the result is in the tensors it was
+// given. Throws what the collective failed with.
+class [[nodiscard]] Collective {
+ public:
+  struct Operation;
+  explicit Collective(std::unique_ptr<Operation> operation);
+  Collective(Collective&&) noexcept;
+  ~Collective();
+  bool await_ready();
+  void await_suspend(std::coroutine_handle<> waiting);
+  void await_resume();
+
+ private:
+  std::unique_ptr<Operation> operation_;
+};
+
+// A hook's way to the other ranks, for one bucket in one step. All tensors must be dense
+// and contiguous. Every rank must await the same collectives, with the same sizes and
+// dtypes, for the same bucket. Await each before the next is asked for; to have several
+// under way at once, split().
+class Comm {
+ public:
+  struct Lane;
+  explicit Comm(std::unique_ptr<Lane> lane);
+  ~Comm();
+
+  int rank() const;
+  int size() const;
+  // Counts the backward passes that synchronised since the hook was set, from 0.
+  int64_t step() const;
+
+  Collective all_reduce(at::Tensor tensor);  // in place: the sum over the ranks
+  Collective all_gather(at::Tensor input,
+                        at::Tensor output);  // output: every rank's input, by rank
+  Collective all_to_all(at::Tensor input,
+                        at::Tensor output);           // part r of input goes to rank r
+  Collective broadcast(at::Tensor tensor, int root);  // in place
+  // output: this rank's part of the sum. Moves half of what an all-reduce does, on every
+  // backend.
+  Task<void> reduce_scatter(at::Tensor input, at::Tensor output);
+
+  // Runs body(0, lane), body(1, lane) … side by side, each with a Comm of its own, and ends
+  // when all have ended; then throws the first exception there was. `count` must be equal
+  // on all ranks.
+  using Body = std::function<Task<void>(int index, Comm& lane)>;
+  Task<void> split(int count, Body body);
+
+ private:
+  std::unique_ptr<Lane> lane_;
+};
+
+// What a hook keeps from step to step, as a checkpoint stores it. Tensors whose key starts
+// with "error." belong to one rank; everything else is equal on all.
+struct HookState {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, std::string> values;
+};
+inline constexpr const char* kErrorPrefix = "error.";
+
+// For another number of ranks: the mean of the errors, which is what error feedback needs,
+// and the rest as the first shard has it. Not bitwise exact. REQUIRES: one state for each
+// rank of the group that saved, from the same step.
+HookState combine_states(std::span<const HookState> shards);
+
+// A way to reduce gradients. One object serves one model on one rank.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+  virtual std::string name() const = 0;
+  // Gives the tensor that becomes the bucket's gradients: the bucket's own buffer, or one
+  // of the same length and dtype.
+  virtual Task<at::Tensor> reduce(Bucket bucket, Comm& comm) = 0;
+  // Between steps only. A hook without state keeps the default.
+  virtual HookState state() const { return {}; }
+  virtual void load_state(const HookState&) {}
+  // Equal on two ranks only if their hooks do the same; compared before the first bucket.
+  // Name and options, readable.
+  virtual std::string fingerprint() const { return name(); }
+  // Throws ConfigError when gradients of this dtype can't be reduced; asked for each dtype
+  // of the model when the hook is set.
+  virtual void check_dtype(at::ScalarType) const {}
+};
+
+// A plain function as a hook.
+std::shared_ptr<Hook> make_hook(std::string name,
+                                std::function<Task<at::Tensor>(Bucket, Comm&)> reduce);
+
+// What came out of backward() when a hook or one of its collectives failed, on this rank or
+// on another.
+class HookError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct HookTraffic {
+  int64_t steps = 0;
+  int64_t bytes_before = 0;  // the buckets as they came
+  int64_t bytes_sent =
+      0;  // what this rank put on the wire: payload, by the algorithm of each collective
+  int64_t collectives = 0;
+  double encode_seconds = 0;  // in the hook, up to its last collective
+  double wait_seconds = 0;    // from issuing a collective to its end
+  double decode_seconds = 0;  // in the hook, after its last collective
+  double reduce_seconds = 0;  // from a bucket's start to its end, added up over buckets
+  double hidden_seconds =
+      0;  // the part of reduce_seconds while backward was still computing
+  double overlap() const {
+    return reduce_seconds > 0 ? hidden_seconds / reduce_seconds : 0;
+  }
+};
+
+struct HookStats {
+  HookTraffic last_step;
+  HookTraffic total;
+};
+
+}  // namespace brigade

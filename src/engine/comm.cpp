@@ -1,0 +1,187 @@
+#include <ATen/ATen.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "brigade/hook.h"
+#include "engine/engine.h"
+#include "engine/lane.h"
+#include "engine/run.h"
+
+namespace brigade {
+
+using engine::Clock;
+using engine::kStations;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+struct Collective::Operation {
+  Comm::Lane& lane;
+  int64_t bytes_sent;
+  std::function<Work(c10d::ProcessGroup&)> issue;
+  // Brings results that were staged in host memory to where the caller wants them.
+  std::function<void()> unstage;
+  Work work;
+  Clock::time_point issued;
+
+  void start() {
+    issued = Clock::now();
+    work = issue(lane.run.engine->station_group(lane.station));
+    std::lock_guard lock(lane.run.counting);
+    ++lane.run.cost.collectives;
+    lane.run.cost.bytes_sent += bytes_sent;
+  }
+  void finish() {
+    work->wait();  // complete by now: throws its error, orders the current stream behind it
+    if (unstage) unstage();
+    std::lock_guard lock(lane.run.counting);
+    lane.run.cost.wait_seconds +=
+        std::chrono::duration<double>(Clock::now() - issued).count();
+  }
+};
+
+Collective::Collective(std::unique_ptr<Operation> operation)
+    : operation_(std::move(operation)) {}
+Collective::Collective(Collective&&) noexcept = default;
+Collective::~Collective() = default;
+
+bool Collective::await_ready() {
+  if (!operation_) return true;  // nothing to move
+  if (!operation_->lane.run.engine->runs_through()) return false;
+  operation_->start();
+  return true;
+}
+
+void Collective::await_suspend(std::coroutine_handle<> waiting) {
+  Comm::Lane& lane = operation_->lane;
+  if (lane.station + 1 == kStations) {
+    throw Error("a hook may await at most " + std::to_string(kStations - 1) +
+                " collectives one after the other; use split() for more");
+  }
+  operation_->start();
+  const size_t next = ++lane.station;
+  const auto future = operation_->work->getFuture();
+  // From here on another thread may resume the coroutine, which owns *this: only copies.
+  future->addCallback([run = lane.run.shared_from_this(), next, key = lane.key,
+                       waiting](c10::ivalue::Future&) {
+    run->line->arrive(next, key, {run, waiting});
+  });
+}
+
+void Collective::await_resume() {
+  if (operation_) operation_->finish();
+}
+
+namespace {
+
+void check(const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), what, ": undefined tensor");
+  TORCH_CHECK(tensor.is_sparse() || tensor.is_contiguous(), what, ": tensor of shape ",
+              tensor.sizes(), " and strides ", tensor.strides(),
+              " is not contiguous; call .contiguous() first");
+}
+
+void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& part,
+                 int parts) {
+  check(what, whole);
+  check(what, part);
+  TORCH_CHECK(whole.dtype() == part.dtype(), what, ": dtypes differ: ", whole.dtype(),
+              " and ", part.dtype());
+  TORCH_CHECK(whole.numel() == parts * part.numel(), what, ": ", whole.numel(),
+              " elements are not ", parts, " times ", part.numel());
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.is_sparse() ? bytes_of(tensor._values()) + bytes_of(tensor._indices())
+                            : static_cast<int64_t>(tensor.nbytes());
+}
+
+// Gloo works on host memory; device tensors go through a copy there.
+at::Tensor on_host(const at::Tensor& tensor, const engine::Engine& engine) {
+  return tensor.is_cpu() || engine.runs_through() ? tensor : tensor.cpu();
+}
+
+std::function<void()> copy_back(const at::Tensor& staged, const at::Tensor& tensor) {
+  if (staged.is_same(tensor)) return {};
+  return [staged, tensor] { at::Tensor(tensor).copy_(staged); };
+}
+
+}  // namespace
+
+Comm::Comm(std::unique_ptr<Lane> lane) : lane_(std::move(lane)) {}
+Comm::~Comm() = default;
+int Comm::rank() const { return lane_->run.engine->group().rank(); }
+int Comm::size() const { return lane_->run.engine->group().size(); }
+int64_t Comm::step() const { return lane_->run.step; }
+
+Collective Comm::all_reduce(at::Tensor tensor) {
+  check("all_reduce", tensor);
+  if (!tensor.is_sparse() && tensor.numel() == 0) return Collective(nullptr);
+  at::Tensor staged = on_host(tensor, *lane_->run.engine);
+  return Collective(std::unique_ptr<Collective::Operation>(
+      new Collective::Operation{*lane_, 2 * bytes_of(tensor) * (size() - 1) / size(),
+                                [staged](c10d::ProcessGroup& group) {
+                                  std::vector<at::Tensor> tensors{staged};
+                                  return group.allreduce(tensors);
+                                },
+                                copy_back(staged, tensor)}));
+}
+
+Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
+  check_parts("all_gather", output, input, size());
+  if (input.numel() == 0) return Collective(nullptr);
+  const engine::Engine& engine = *lane_->run.engine;
+  at::Tensor from = on_host(input, engine).flatten();
+  at::Tensor to =
+      output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
+  return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
+      *lane_, bytes_of(input) * (size() - 1),
+      [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
+        return group._allgather_base(flat, from);
+      },
+      copy_back(to, output)}));
+}
+
+Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
+  check_parts("all_to_all", input, output, 1);
+  TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
+              " elements can't be divided among ", size(), " ranks");
+  if (input.numel() == 0) return Collective(nullptr);
+  const engine::Engine& engine = *lane_->run.engine;
+  at::Tensor from = on_host(input, engine).flatten();
+  at::Tensor to =
+      output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
+  return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
+      *lane_, bytes_of(input) * (size() - 1) / size(),
+      [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
+        std::vector<int64_t> even;
+        return group.alltoall_base(flat, from, even, even);
+      },
+      copy_back(to, output)}));
+}
+
+Collective Comm::broadcast(at::Tensor tensor, int root) {
+  check("broadcast", tensor);
+  TORCH_CHECK(root >= 0 && root < size(), "broadcast: root ", root, " is not a rank of ",
+              size());
+  if (tensor.numel() == 0) return Collective(nullptr);
+  at::Tensor staged = on_host(tensor, *lane_->run.engine);
+  return Collective(std::unique_ptr<Collective::Operation>(
+      new Collective::Operation{*lane_, rank() == root ? bytes_of(tensor) : 0,
+                                [staged, root](c10d::ProcessGroup& group) {
+                                  std::vector<at::Tensor> tensors{staged};
+                                  c10d::BroadcastOptions options;
+                                  options.rootRank = root;
+                                  return group.broadcast(tensors, options);
+                                },
+                                copy_back(staged, tensor)}));
+}
+
+Task<void> Comm::reduce_scatter(at::Tensor input, at::Tensor output) {
+  check_parts("reduce_scatter", input, output, size());
+  // Gloo's own is an all-reduce that throws most of the result away.
+  at::Tensor parts = at::empty_like(input);
+  co_await all_to_all(input, parts);
+  at::Tensor sum = output.view({-1});
+  at::sum_out(sum, parts.view({size(), -1}), 0);
+}
+
+}  // namespace brigade

@@ -1,0 +1,267 @@
+#include "engine/engine.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "engine/agreement.h"
+
+namespace brigade::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often the watcher looks, how long a bucket may take before it asks the other ranks,
+// and how much longer than the group's time limit: gloo's own error, at that limit, says
+// more.
+constexpr milliseconds kLook{250};
+constexpr milliseconds kPatience{500};
+constexpr milliseconds kSlack{1000};
+// How long close() waits for a hook that computes.
+constexpr milliseconds kGrace{2000};
+
+constexpr const char* kFailureKey = "failure";
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& torch_error) {
+    return torch_error.what_without_backtrace();
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+// Dense hooks see dense buckets only: a sparse one is averaged as it is.
+Task<at::Tensor> average_sparse(Bucket bucket, Comm& comm) {
+  at::Tensor values = bucket.buffer().div(comm.size());
+  co_await comm.all_reduce(values);
+  co_return values;
+}
+
+void add(HookTraffic& sum, const HookTraffic& part) {
+  sum.steps += part.steps;
+  sum.bytes_before += part.bytes_before;
+  sum.bytes_sent += part.bytes_sent;
+  sum.collectives += part.collectives;
+  sum.encode_seconds += part.encode_seconds;
+  sum.wait_seconds += part.wait_seconds;
+  sum.decode_seconds += part.decode_seconds;
+  sum.reduce_seconds += part.reduce_seconds;
+  sum.hidden_seconds += part.hidden_seconds;
+}
+
+}  // namespace
+
+Engine::Engine(ProcessGroup group, std::string name)
+    : group_(std::move(group)),
+      name_(std::move(name)),
+      runs_through_(group_.size() == 1 || group_.backend() == "nccl") {}
+
+Engine::~Engine() { close(); }
+
+void Engine::close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stop_, true)) return;
+  }
+  wake_watcher_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  line_->stop(kGrace);
+  give_up("the model was destroyed while its gradients were being reduced");
+}
+
+void Engine::set_hook(std::shared_ptr<Hook> hook) {
+  throw_if_failed();
+  if (busy())
+    throw Error("set_hook: a backward pass is under way; set it between iterations");
+  std::lock_guard lock(mutex_);
+  hook_ = std::move(hook);
+  step_ = -1;
+  agreed_ = false;
+}
+
+void Engine::agree() {
+  if (std::exchange(agreed_, true)) return;
+  agree_on_hook(group_, hook_->fingerprint());
+}
+
+bool Engine::busy() const {
+  std::lock_guard lock(mutex_);
+  return !outstanding_.empty();
+}
+
+void Engine::throw_if_failed() const {
+  std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw HookError(failure_);
+}
+
+c10d::ProcessGroup& Engine::station_group(size_t station) {
+  throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly
+  if (runs_through_) return *group_.c10d();
+  ProcessGroup& group = station_groups_[station];
+  if (!group) group = group_.duplicate(name_ + "/station" + std::to_string(station));
+  return *group.c10d();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
+  throw_if_failed();
+  agree();
+  std::shared_ptr<Run> run = admit(std::move(bucket));
+  order_stream(*run);
+  if (runs_through_) {
+    run->resume(run->first_stretch());
+  } else {
+    line_->open({run->ticket});
+    line_->arrive(0, {run->ticket}, {run, run->first_stretch()});
+  }
+  return run->future;
+}
+
+std::shared_ptr<Run> Engine::admit(Bucket bucket) {
+  static const std::shared_ptr<Hook> sparse =
+      make_hook("allreduce of a sparse bucket", average_sparse);
+  std::lock_guard lock(mutex_);
+  if (bucket.index() == 0) {
+    add(before_this_step_, this_step());
+    step_cost_ = {};
+    step_cost_.steps = 1;
+    reductions_.clear();
+    ++step_;
+  }
+  if (!runs_through_ && !watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
+  std::shared_ptr<Hook> hook = bucket.buffer().is_sparse() ? sparse : hook_;
+  auto run = std::make_shared<Run>(shared_from_this(), line_, std::move(hook),
+                                   std::move(bucket), tickets_++, step_);
+  last_launch_ = run->started;
+  outstanding_.emplace(run->ticket, run);
+  return run;
+}
+
+void Engine::order_stream(Run& run) {
+  const c10::Device device = run.bucket.buffer().device();
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  if (!side_stream_)
+    side_stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  c10::Event made(device.type());
+  made.record(guard.getStream(device));
+  made.block(*side_stream_);
+  run.stream = side_stream_;
+}
+
+void Engine::ended(Run& run, std::exception_ptr error) {
+  if (error) {
+    give_up(first_cause("rank " + std::to_string(group_.rank()) + ": " + run.describe() +
+                        ": " + text_of(error)));
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  count(run);
+  outstanding_.erase(run.ticket);
+}
+
+void Engine::count(Run& run) {
+  const auto now = Clock::now();
+  HookTraffic cost;
+  {
+    std::lock_guard lock(run.counting);
+    cost = run.cost;
+    const double last_stretch =
+        std::chrono::duration<double>(now - run.stretch_began).count();
+    if (runs_through_) {  // one stretch in all
+      cost.encode_seconds = last_stretch - cost.wait_seconds;
+    } else {
+      cost.decode_seconds = last_stretch;
+    }
+  }
+  cost.bytes_before = run.bytes;
+  reductions_.emplace_back(run.started, now);
+  add(step_cost_, cost);
+}
+
+HookTraffic Engine::this_step() const {
+  HookTraffic traffic = step_cost_;
+  for (const auto& [begin, end] : reductions_) {
+    const auto seconds = [&](Clock::time_point until) {
+      return std::max(0.0, std::chrono::duration<double>(until - begin).count());
+    };
+    traffic.reduce_seconds += seconds(end);
+    traffic.hidden_seconds += seconds(std::min(end, last_launch_));
+  }
+  return traffic;
+}
+
+HookStats Engine::stats() const {
+  std::lock_guard lock(mutex_);
+  HookStats stats{this_step(), before_this_step_};
+  add(stats.total, stats.last_step);
+  return stats;
+}
+
+void Engine::give_up(const std::string& why) {
+  std::map<uint32_t, std::shared_ptr<Run>> lost;
+  std::string cause;
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = why;
+    cause = failure_;
+    lost.swap(outstanding_);
+  }
+  for (auto& [ticket, run] : lost) run->fail(std::make_exception_ptr(HookError(cause)));
+}
+
+c10d::Store& Engine::board() {
+  std::lock_guard lock(board_mutex_);
+  if (!board_) board_ = group_.store()->clone();
+  return *board_;
+}
+
+// The first rank to fail writes its cause; everyone shows that one, not the echo it caused.
+std::string Engine::first_cause(const std::string& mine) {
+  if (group_.size() == 1) return mine;
+  try {
+    return board().compareSet(name_ + "/" + kFailureKey, std::string(), mine);
+  } catch (const std::exception&) {
+    return mine;  // the store is gone as well
+  }
+}
+
+void Engine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    wake_watcher_.wait_for(lock, kLook, [&] { return stop_; });
+    if (stop_ || outstanding_.empty()) continue;
+    lock.unlock();
+    look_around();
+    lock.lock();
+  }
+}
+
+void Engine::look_around() {
+  std::shared_ptr<Run> oldest;
+  {
+    std::lock_guard lock(mutex_);
+    if (outstanding_.empty()) return;
+    oldest = outstanding_.begin()->second;
+  }
+  const auto age = Clock::now() - oldest->started;
+  if (age > group_.timeout() + kSlack) {
+    give_up(first_cause("rank " + std::to_string(group_.rank()) + ": " +
+                        oldest->describe() + ": not complete within the time limit of " +
+                        std::to_string(group_.timeout().count()) + " ms"));
+  } else if (age > kPatience) {
+    try {
+      const std::string key = name_ + "/" + kFailureKey;
+      if (board().check({key})) give_up(board().get_to_str(key));
+    } catch (const std::exception&) {
+      // No store to ask: the collectives themselves will fail.
+    }
+  }
+}
+
+}  // namespace brigade::engine

@@ -1,0 +1,48 @@
+#include "brigade/hook.h"
+
+#include <ATen/ATen.h>
+
+namespace brigade {
+namespace {
+
+class FunctionHook : public Hook {
+ public:
+  FunctionHook(std::string name, std::function<Task<at::Tensor>(Bucket, Comm&)> reduce)
+      : name_(std::move(name)), reduce_(std::move(reduce)) {}
+  std::string name() const override { return name_; }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    return reduce_(std::move(bucket), comm);
+  }
+
+ private:
+  std::string name_;
+  std::function<Task<at::Tensor>(Bucket, Comm&)> reduce_;
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> make_hook(std::string name,
+                                std::function<Task<at::Tensor>(Bucket, Comm&)> reduce) {
+  return std::make_shared<FunctionHook>(std::move(name), std::move(reduce));
+}
+
+HookState combine_states(std::span<const HookState> shards) {
+  if (shards.empty())
+    throw ConfigError("combine_states: needs the state of at least one rank");
+  HookState combined = shards.front();
+  for (auto& [key, tensor] : combined.tensors) {
+    if (key.rfind(kErrorPrefix, 0) != 0) continue;
+    at::Tensor sum = at::zeros_like(tensor, at::kDouble);
+    for (const HookState& shard : shards) {
+      auto found = shard.tensors.find(key);
+      if (found == shard.tensors.end() || found->second.sizes() != tensor.sizes()) {
+        throw ConfigError("combine_states: the shards differ in '" + key + "'");
+      }
+      sum += found->second;
+    }
+    tensor = (sum / static_cast<int64_t>(shards.size())).to(tensor.scalar_type());
+  }
+  return combined;
+}
+
+}  // namespace brigade

@@ -1,0 +1,97 @@
+#include "engine/run.h"
+
+#include <c10/core/StreamGuard.h>
+
+#include "engine/engine.h"
+#include "engine/lane.h"
+
+namespace brigade::engine {
+namespace {
+
+c10::intrusive_ptr<c10::ivalue::Future> make_future(const at::Tensor& buffer) {
+  std::vector<c10::Device> devices;
+  if (!buffer.device().is_cpu()) devices.push_back(buffer.device());
+  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
+}
+
+void check_result(const at::Tensor& result, const at::Tensor& buffer) {
+  if (!result.defined()) throw Error("the hook gave back no tensor");
+  if (result.dtype() == buffer.dtype() && result.device() == buffer.device() &&
+      result.numel() == buffer.numel()) {
+    return;
+  }
+  const auto text = [](const at::Tensor& tensor) {
+    return c10::str(tensor.numel(), " elements of ", tensor.dtype(), " on ",
+                    tensor.device());
+  };
+  throw Error("the hook gave back " + text(result) + ", but the bucket has " +
+              text(buffer));
+}
+
+}  // namespace
+
+Run::Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
+         std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket, int64_t step)
+    : engine(std::move(engine)),
+      line(std::move(line)),
+      hook(std::move(hook)),
+      bucket(std::move(bucket)),
+      ticket(ticket),
+      step(step),
+      bytes(static_cast<int64_t>(this->bucket.buffer().nbytes())),
+      future(make_future(this->bucket.buffer())),
+      lane_(new Comm::Lane{*this, Key{ticket}}),
+      comm_(std::unique_ptr<Comm::Lane>(lane_)),
+      root_(drive()) {}
+
+Run::~Run() { root_.coroutine.destroy(); }
+
+void Run::resume(std::coroutine_handle<> coroutine) {
+  if (done_) return;
+  const auto begin = Clock::now();
+  {
+    std::lock_guard lock(counting);
+    stretch_began = begin;
+  }
+  {
+    std::optional<c10::StreamGuard> guard;
+    if (stream) guard.emplace(*stream);
+    coroutine.resume();
+  }
+  std::lock_guard lock(counting);
+  cost.encode_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Root Run::drive() {
+  // Bucket's copies share their buffer; set_buffer by the hook must not change what the
+  // result is compared with.
+  const at::Tensor buffer = bucket.buffer();
+  std::exception_ptr error;
+  try {
+    at::Tensor result = co_await hook->reduce(bucket, comm_);
+    check_result(result, buffer);
+    succeed(result);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) engine->ended(*this, error);
+}
+
+void Run::succeed(const at::Tensor& result) {
+  if (done_.exchange(true)) return;
+  line->pass(lane_->key, lane_->station + 1);
+  engine->ended(*this, nullptr);
+  future->markCompleted(c10::IValue(result));
+}
+
+void Run::fail(std::exception_ptr error) {
+  if (done_.exchange(true)) return;
+  future->setError(std::move(error));
+}
+
+std::string Run::describe() const {
+  return "hook '" + hook->name() + "', bucket " + std::to_string(bucket.index()) +
+         ", step " + std::to_string(step);
+}
+
+}  // namespace brigade::engine

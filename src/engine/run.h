@@ -1,0 +1,81 @@
+// One bucket on its way through a hook.
+#pragma once
+#include <ATen/core/ivalue.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <chrono>
+#include <coroutine>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "brigade/hook.h"
+#include "engine/line.h"
+
+namespace brigade::engine {
+
+class Engine;
+using Clock = std::chrono::steady_clock;
+
+// The coroutine at the bottom of a bucket's stack, or of one of its lanes. It catches
+// everything itself.
+struct Root {
+  struct promise_type {
+    Root get_return_object() {
+      return {std::coroutine_handle<promise_type>::from_promise(*this)};
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { std::terminate(); }
+  };
+  std::coroutine_handle<> coroutine;
+};
+
+// Held by the engine while it is outstanding, and by whoever is going to resume it; its
+// coroutines end with it.
+class Run : public std::enable_shared_from_this<Run> {
+ public:
+  Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
+      std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket, int64_t step);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  std::coroutine_handle<> first_stretch() const { return root_.coroutine; }
+  // Runs the next stretch, unless the bucket was given up meanwhile.
+  void resume(std::coroutine_handle<> coroutine);
+  // Completes the future with an error, unless it is complete.
+  void fail(std::exception_ptr error);
+
+  std::string describe() const;  // "hook 'fp16', bucket 3, step 17"
+
+  const std::shared_ptr<Engine> engine;
+  const std::shared_ptr<Line> line;
+  const std::shared_ptr<Hook> hook;
+  Bucket bucket;
+  const uint32_t ticket;
+  const int64_t step;
+  const int64_t bytes;  // of the bucket as it came
+  const Clock::time_point started = Clock::now();
+  const c10::intrusive_ptr<c10::ivalue::Future> future;
+  // Set for CUDA buckets: the stream that the hook computes on.
+  std::optional<c10::Stream> stream;
+
+  // What it cost so far. Lanes count at the same time.
+  std::mutex counting;
+  HookTraffic cost;
+  Clock::time_point stretch_began = started;
+
+ private:
+  Root drive();
+  void succeed(const at::Tensor& result);
+
+  Comm::Lane* const lane_;  // comm_ owns it
+  Comm comm_;
+  Root root_;
+  std::atomic<bool> done_ = false;
+};
+
+}  // namespace brigade::engine

@@ -1,0 +1,131 @@
+// Comm::split: several lanes of one bucket side by side.
+#include <atomic>
+#include <deque>
+
+#include "brigade/hook.h"
+#include "engine/engine.h"
+#include "engine/lane.h"
+#include "engine/run.h"
+
+namespace brigade {
+namespace {
+
+using engine::Key;
+
+// Awaited by the parent. Every lane's first stretch runs in turn at the station where the
+// parent stands; the last lane to end sends the parent on, to the furthest station that any
+// of them reached, so that it is the same on all ranks.
+class Lanes {
+ public:
+  Lanes(Comm::Lane& parent, int count, const Comm::Body& body)
+      : parent_(parent), left_(count + 1) {
+    parent.run.line->split(parent.key, parent.station + 1, static_cast<uint32_t>(count));
+    for (int index = 0; index < count; ++index) {
+      Key key = parent.key;
+      key.push_back(static_cast<uint32_t>(index));
+      Part& part = parts_.emplace_back();
+      part.lane = new Comm::Lane{parent.run, std::move(key), parent.station};
+      part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
+      part.root = drive(part, index, body).coroutine;
+    }
+  }
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+  ~Lanes() {
+    for (Part& part : parts_) part.root.destroy();
+  }
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> waiting) {
+    waiting_ = waiting;
+    const size_t here = parent_.station;
+    for (Part& part : parts_) part.root.resume();
+    // Until this decrement no lane can be the last, so *this is still here.
+    if (--left_ > 0) return true;
+    move_parent();
+    if (parent_.station == here) return false;  // no lane awaited anything: go on at once
+    hand_over();
+    return true;
+  }
+  void await_resume() {
+    for (Part& part : parts_) {
+      if (part.error) std::rethrow_exception(part.error);
+    }
+  }
+
+ private:
+  struct Part {
+    Comm::Lane* lane = nullptr;  // comm owns it
+    std::unique_ptr<Comm> comm;
+    std::coroutine_handle<> root;
+    std::exception_ptr error;
+  };
+
+  // Tells the parent only once it is suspended for good: the parent may destroy it at once.
+  struct LaneRoot {
+    struct promise_type {
+      promise_type(Lanes& lanes, Part& part, int, const Comm::Body&)
+          : lanes(lanes), part(part) {}
+      LaneRoot get_return_object() {
+        return {std::coroutine_handle<promise_type>::from_promise(*this)};
+      }
+      struct Ended {
+        bool await_ready() noexcept { return false; }
+        void await_suspend(std::coroutine_handle<promise_type> root) noexcept {
+          root.promise().lanes.ended(*root.promise().part.lane);
+        }
+        void await_resume() noexcept {}
+      };
+      std::suspend_always initial_suspend() noexcept { return {}; }
+      Ended final_suspend() noexcept { return {}; }
+      void return_void() noexcept {}
+      void unhandled_exception() noexcept { part.error = std::current_exception(); }
+      Lanes& lanes;
+      Part& part;
+    };
+    std::coroutine_handle<> coroutine;
+  };
+
+  LaneRoot drive(Part& part, int index, const Comm::Body& body) {
+    co_await body(index, *part.comm);
+  }
+
+  void ended(Comm::Lane& lane) {
+    lane.run.line->pass(lane.key, lane.station + 1);
+    if (--left_ > 0) return;
+    move_parent();
+    hand_over();
+  }
+
+  void move_parent() {
+    const size_t here = parent_.station;
+    for (const Part& part : parts_) {
+      parent_.station = std::max(parent_.station, part.lane->station);
+    }
+    parent_.key.push_back(static_cast<uint32_t>(parts_.size()));
+    parent_.run.line->pass(parent_.key, here + 1, parent_.station);
+  }
+  void hand_over() {
+    parent_.run.line->arrive(parent_.station, parent_.key,
+                             {parent_.run.shared_from_this(), waiting_});
+  }
+
+  Comm::Lane& parent_;
+  std::deque<Part> parts_;
+  std::atomic<int> left_;
+  std::coroutine_handle<> waiting_;
+};
+
+}  // namespace
+
+Task<void> Comm::split(int count, Body body) {
+  TORCH_CHECK(count >= 0, "split: the number of lanes is ", count, ", expected 0 or more");
+  if (lane_->run.engine->runs_through()) {
+    for (int index = 0; index < count; ++index) co_await body(index, *this);
+    co_return;
+  }
+  Lanes lanes(*lane_, count, body);
+  co_await lanes;
+}
+
+}  // namespace brigade
