@@ -1,0 +1,176 @@
+// Data-parallel training without a forward(): parameters in, averaged gradients out. What
+// DistributedDataParallel and the bindings to other languages stand on; programs normally
+// use brigade/distributed_data_parallel.h.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/error.h"
+#include "brigade/process_group.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace brigade {
+
+// Must be equal on all ranks, except where a field says otherwise.
+struct DdpOptions {
+  // ---- changes the result ----
+
+  // Before each forward pass that trains, rank 0's buffers (the running statistics of
+  // BatchNorm, for instance) replace those of the other ranks.
+  bool broadcast_buffers = true;
+  // Rank 0's parameters and buffers replace those of the other ranks at construction.
+  // False: the caller has made them equal.
+  bool init_sync = true;
+  // Names, as in the model's named_parameters() and named_buffers(), that are left alone:
+  // neither broadcast nor averaged. A name that the model does not have is an error.
+  std::set<std::string> parameters_to_ignore;
+  // Looks, after each forward pass, for parameters that its results do not depend on, and
+  // does not wait for their gradients. Costs a walk through the graph and keeps the first
+  // assignment of buckets. Without it a parameter that gets no gradient is an error, which
+  // names it, in the next forward pass.
+  bool find_unused_parameters = false;
+  // Promises that the set of used parameters, and how often each is used, is the same in
+  // every iteration: then unused parameters cost nothing, and re-entrant or repeated use of
+  // a parameter works. That the graph changed is an error in backward().
+  bool static_graph = false;
+
+  // ---- changes only speed or memory ----
+
+  // Size at which a bucket of gradients is closed, in MiB; > 0. Not set: 25, and 1 for the
+  // first, so that communication starts early.
+  std::optional<double> bucket_cap_mb;
+  // The size of each bucket, in MiB, in the order in which they are sent; the last one
+  // holds for all that follow. Wins over bucket_cap_mb. Each > 0.
+  std::vector<double> bucket_cap_mb_list;
+  // Gradients are views into the buckets: no second copy of them in memory. Use zero_grad
+  // of brigade, not detach_(), on such gradients.
+  bool gradient_as_bucket_view = false;
+  // With find_unused_parameters: a bucket whose parameters no rank used is not sent.
+  bool skip_all_reduce_unused_params = false;
+};
+
+struct JoinOptions {
+  // Gradients are divided by the size of the group, so that every sample weighs the same.
+  // False: by the number of ranks that still have input.
+  bool divide_by_initial_world_size = true;
+  // All ranks throw UnevenInputsError as soon as one has no more input.
+  bool throw_on_early_termination = false;
+};
+
+// In join() with throw_on_early_termination: at least one rank has come to its end.
+class UnevenInputsError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct DdpParameter {
+  std::string name;
+  at::Tensor tensor;
+  bool sparse_gradient = false;
+};
+using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
+
+// What the core must know of a model.
+struct DdpModel {
+  // In the order of definition; one that several layers share appears once, with its first
+  // name. Those that need no gradient are in it too.
+  std::vector<DdpParameter> parameters;
+  // Asked each time, because a module may replace its buffers. Empty: no buffers.
+  std::function<NamedBuffers()> buffers;
+};
+// REQUIRES: `module` is owned by a std::shared_ptr; it must outlive the result.
+DdpModel describe_model(torch::nn::Module& module);
+
+// Times are means over the iterations measured: the first ten, then every hundredth.
+struct DdpLoggingData {
+  int64_t iterations = 0;  // that synchronised gradients, up to the last one measured
+  int64_t parameters = 0;
+  int64_t parameter_bytes = 0;
+  // Found in the last iteration measured; needs find_unused_parameters or static_graph.
+  int64_t unused_parameter_bytes = 0;
+  std::vector<int64_t> initial_bucket_bytes;
+  bool has_rebuilt_buckets = false;
+  // Of now: after the first iteration in the order in which gradients arrive.
+  std::vector<int64_t> bucket_bytes;
+  std::vector<std::vector<std::string>> bucket_parameters;
+  std::chrono::nanoseconds forward_compute{0};
+  std::chrono::nanoseconds backward_compute{0};
+  std::chrono::nanoseconds backward_communication{0};
+  std::chrono::nanoseconds backward_overlap{0};  // communication hidden behind computation
+};
+
+// Not thread-safe: one training loop drives it. Every function that says "collective" is
+// called by all ranks of the group, in the same order.
+class DdpCore {
+ public:
+  struct State;
+
+  // Collective. Throws ConfigError for a bad option or a model with nothing to train, and
+  // MismatchError, on every rank, when the ranks' models or options differ.
+  DdpCore(DdpModel model, ProcessGroup group, DdpOptions options = {});
+  ~DdpCore();
+  DdpCore(const DdpCore&) = delete;
+  DdpCore& operator=(const DdpCore&) = delete;
+
+  // Around each forward pass. With gradients disabled neither does anything. Otherwise
+  // collective, where it broadcasts buffers, and after the first iteration.
+  void before_forward();
+  // Whether after_forward wants the results of this pass.
+  bool wants_results() const;
+  // The tensors of the result; some may be replaced by equal ones with a longer graph.
+  void after_forward(const std::vector<at::Tensor*>& results);
+
+  // While false, backward() only accumulates. Looked at by before_forward and
+  // after_forward.
+  bool gradient_sync() const;
+  void set_gradient_sync(bool on);
+
+  // Collective. Runs `loop`, then takes part in the other ranks' collectives until all have
+  // come to their end; then all get the parameters of the last one.
+  void join(const std::function<void()>& loop, const JoinOptions& options = {});
+
+  // Collective over `group`: from now on gradients are averaged over it. Buckets are
+  // rebuilt after the next iteration.
+  void update_process_group(ProcessGroup group);
+  // backward() no longer synchronises; cannot be undone but by reset().
+  void remove_autograd_hooks();
+  // Collective. Makes training possible again after a failed backward(): fresh connections,
+  // fresh buckets, no gradients, and rank 0's parameters and buffers (if init_sync).
+  void reset();
+
+  DdpLoggingData logging_data() const;
+  const ProcessGroup& group() const;
+  const DdpOptions& options() const;
+  // The parameters whose gradients are averaged, and their names.
+  const std::vector<at::Tensor>& parameters() const;
+  const std::vector<std::string>& parameter_names() const;
+
+  State& state() { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Drops the parameters' gradients, or sets them to zero; also those that are views into
+// buckets.
+void zero_grad(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
+// What optimizer.zero_grad() does, also where gradients are views into buckets, on which
+// LibTorch's own throws.
+void zero_grad(torch::optim::Optimizer& optimizer, bool set_to_none = true);
+
+}  // namespace brigade

@@ -1,0 +1,329 @@
+#include <cmath>
+
+#include "ddp/core_state.h"
+#include "torch_port/reducer.h"
+
+namespace brigade {
+namespace {
+
+constexpr int64_t kFirstBucketBytes = 1 << 20;
+constexpr double kBucketMiB = 25;
+constexpr size_t kBroadcastBytes = size_t{250} << 20;
+
+int64_t bytes_of(const char* field, double mib) {
+  if (!(mib > 0) || !std::isfinite(mib)) {
+    throw ConfigError(std::string(field) + " is " + std::to_string(mib) +
+                      ", but must be a size in MiB greater than 0, such as 25");
+  }
+  return std::max<int64_t>(1, static_cast<int64_t>(mib * 1024 * 1024));
+}
+
+torch_port::ReducerOptions reducer_options(const DdpOptions& options) {
+  torch_port::ReducerOptions out;
+  out.bucket_cap = bytes_of("bucket_cap_mb", options.bucket_cap_mb.value_or(kBucketMiB));
+  out.first_bucket_cap = options.bucket_cap_mb ? out.bucket_cap : kFirstBucketBytes;
+  for (double mib : options.bucket_cap_mb_list) {
+    out.bucket_caps.push_back(bytes_of("bucket_cap_mb_list", mib));
+  }
+  if (!out.bucket_caps.empty()) {
+    out.bucket_cap = *std::max_element(out.bucket_caps.begin(), out.bucket_caps.end());
+    out.first_bucket_cap = out.bucket_cap;
+  }
+  out.find_unused_parameters = options.find_unused_parameters;
+  out.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  out.static_graph = options.static_graph;
+  out.skip_all_reduce_unused_params = options.skip_all_reduce_unused_params;
+  return out;
+}
+
+void check_ignored_names(const DdpModel& model, const std::set<std::string>& ignored) {
+  std::set<std::string> known;
+  for (const DdpParameter& parameter : model.parameters) known.insert(parameter.name);
+  if (model.buffers) {
+    for (const auto& [name, buffer] : model.buffers()) known.insert(name);
+  }
+  for (const std::string& name : ignored) {
+    if (!known.contains(name)) {
+      throw ConfigError("parameters_to_ignore names '" + name +
+                        "', but the model has no parameter or buffer of that name");
+    }
+  }
+}
+
+DdpModel without_ignored(DdpModel model, const std::set<std::string>& ignored) {
+  std::erase_if(model.parameters,
+                [&](const DdpParameter& p) { return ignored.contains(p.name); });
+  if (!model.buffers) return model;
+  auto all = std::move(model.buffers);
+  auto kept = [all = std::move(all), ignored] {
+    NamedBuffers buffers = all();
+    std::erase_if(buffers, [&](const auto& b) { return ignored.contains(b.first); });
+    return buffers;
+  };
+  // No buffers at all is the common case: then no pass need ask.
+  model.buffers = nullptr;
+  if (!kept().empty()) model.buffers = std::move(kept);
+  return model;
+}
+
+// Why this rank cannot train its model; empty: it can.
+std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
+  reducer_options(options);
+  check_ignored_names(model, options.parameters_to_ignore);
+  const auto& parameters = model.parameters;
+  std::set<at::DeviceType> devices;
+  bool trains = false;
+  for (const DdpParameter& p : parameters) {
+    if (!p.tensor.defined()) return "parameter '" + p.name + "' is not initialized";
+    if (options.parameters_to_ignore.contains(p.name)) continue;
+    devices.insert(p.tensor.device().type());
+    trains |= p.tensor.requires_grad();
+  }
+  if (!trains) {
+    return "no parameter of the model needs a gradient (of " +
+           std::to_string(parameters.size()) + "; " +
+           std::to_string(options.parameters_to_ignore.size()) +
+           " ignored), so there is nothing to train in parallel: use it without "
+           "DistributedDataParallel, or call requires_grad_(true) first";
+  }
+  if (devices.size() > 1) {
+    return "the model's parameters are on several types of devices; move all of them to "
+           "one";
+  }
+  return {};
+} catch (const ConfigError& error) {
+  return error.what();
+}
+
+std::vector<at::Tensor> tensors_of(const NamedBuffers& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor.detach());
+  return tensors;
+}
+
+std::string quoted(const std::vector<std::string>& names,
+                   const std::vector<size_t>& which) {
+  std::string text;
+  for (size_t index : which) {
+    text += (text.empty() ? "'" : ", '") + names.at(index) + "'";
+  }
+  return text;
+}
+
+[[noreturn]] void throw_missing_gradients(const std::string& names) {
+  throw Error("the previous backward() did not finish: it gave no gradient to " + names +
+              ". If the loss does not always depend on every parameter, set "
+              "find_unused_parameters (or static_graph, where the set never changes); if "
+              "forward() returns a type of your own, its collect_tensors must give every "
+              "tensor");
+}
+
+}  // namespace
+
+// ---- State ------------------------------------------------------------------------------
+
+void DdpCore::State::make_reducer() {
+  logger.reset();
+  reducer.reset();  // before the next one: its hooks on the parameters must be gone
+  reducer = torch_port::make_reducer(trained, names, sparse, group.c10d(),
+                                     reducer_options(options));
+  logger = torch_port::make_logger(reducer);
+  initial_bucket_bytes = logger->get_bucket_sizes();
+  static_first_pass_done = false;
+  hooks_removed = false;
+  accumulators.clear();
+  for (const at::Tensor& parameter : trained) {
+    accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
+  }
+  if (make_comm_hook) {
+    if (auto hook = make_comm_hook()) reducer->register_comm_hook(std::move(hook));
+  }
+}
+
+bool DdpCore::State::hooks_in_place() const {
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (torch::autograd::impl::try_get_grad_accumulator(trained[i]).get() !=
+        accumulators[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void DdpCore::State::prepare_forward() {
+  if (!hooks_removed && !hooks_in_place()) make_reducer();
+  if (gradient_sync) logger->set_runtime_stats_and_log();
+  // It counts passes. A static graph's uses of parameters are counted in its first pass, so
+  // a pass that only accumulates must not look like the first one either.
+  if (gradient_sync || static_first_pass_done) reducer->prepare_for_forward();
+  if (joining) announce_pass();
+  try {
+    reducer->rebuild_buckets();
+  } catch (const c10::Error& error) {
+    auto missing = torch_port::parameters_without_gradient(error.what());
+    if (missing.empty()) throw;
+    throw_missing_gradients(quoted(names, missing));
+  }
+}
+
+void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) try {
+  reducer->prepare_for_backward(results);
+} catch (const c10::Error& error) {
+  auto missing = torch_port::parameters_without_gradient(error.what());
+  if (missing.empty()) throw;
+  throw_missing_gradients(quoted(names, missing));
+}
+
+void DdpCore::State::broadcast_model(int root) const {
+  std::vector<at::Tensor> tensors;
+  for (const DdpParameter& parameter : model.parameters) {
+    tensors.push_back(parameter.tensor.detach());
+  }
+  if (options.broadcast_buffers && model.buffers) {
+    auto buffers = tensors_of(model.buffers());
+    tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  }
+  c10d::broadcast_coalesced(group.c10d(), tensors, kBroadcastBytes, root);
+}
+
+void DdpCore::State::broadcast_buffers(int root) const {
+  at::NoGradGuard no_grad;
+  c10d::broadcast_coalesced(group.c10d(), tensors_of(model.buffers()), kBroadcastBytes,
+                            root);
+}
+
+// ---- DdpCore ----------------------------------------------------------------------------
+
+DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
+    : state_(std::make_shared<State>()) {
+  if (!group) {
+    throw ConfigError(
+        "DistributedDataParallel got an empty process group; give it what "
+        "init_process_group() returned, and only on ranks that are in the group");
+  }
+  const std::string refusal = refusal_of(model, options);
+  if (refusal.empty())
+    model = without_ignored(std::move(model), options.parameters_to_ignore);
+  verify_same_on_all_ranks(model, options, group, refusal);
+  if (!refusal.empty()) throw ConfigError(refusal);
+
+  state_->model = std::move(model);
+  state_->group = std::move(group);
+  state_->options = std::move(options);
+  for (const DdpParameter& parameter : state_->model.parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    state_->trained.push_back(parameter.tensor);
+    state_->names.push_back(parameter.name);
+    state_->sparse.push_back(parameter.sparse_gradient);
+    state_->name_of[parameter.tensor.unsafeGetTensorImpl()] = parameter.name;
+  }
+  if (state_->options.init_sync) state_->broadcast_model(0);
+  state_->make_reducer();
+}
+
+DdpCore::~DdpCore() = default;
+
+void DdpCore::before_forward() {
+  State& s = *state_;
+  if (!at::GradMode::is_enabled()) return;  // inference: no rank need hear of it
+  if (s.failure) std::rethrow_exception(s.failure);
+  s.prepare_forward();
+  if (s.has_buffers_to_sync()) {
+    s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
+  }
+  if (s.joining) s.announce_gradient_sync();
+}
+
+bool DdpCore::wants_results() const {
+  const State& s = *state_;
+  if (!at::GradMode::is_enabled()) return false;
+  return s.searches_graph() || (s.options.static_graph && !s.static_first_pass_done);
+}
+
+void DdpCore::after_forward(const std::vector<at::Tensor*>& results) {
+  State& s = *state_;
+  if (!at::GradMode::is_enabled()) return;
+  s.buffer_sync = s.gradient_sync;
+  if (s.gradient_sync) {
+    std::vector<at::Tensor> roots;
+    if (s.searches_graph()) {
+      for (const at::Tensor* result : results) roots.push_back(*result);
+    }
+    s.prepare_backward(roots);
+  }
+  if (s.searches_graph()) {
+    join_results(results, nullptr);
+  } else if (s.options.static_graph && s.gradient_sync && !s.static_first_pass_done) {
+    std::weak_ptr<State> weak = state_;
+    join_results(results, [weak] {
+      auto state = weak.lock();
+      if (!state || state->static_first_pass_done.exchange(true)) return;
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [reducer = state->reducer] { reducer->delay_all_reduce(); });
+    });
+  }
+}
+
+bool DdpCore::gradient_sync() const { return state_->gradient_sync; }
+void DdpCore::set_gradient_sync(bool on) { state_->gradient_sync = on; }
+
+void DdpCore::update_process_group(ProcessGroup group) {
+  if (!group) throw ConfigError("update_process_group got an empty process group");
+  verify_same_on_all_ranks(state_->model, state_->options, group, {});
+  state_->group = std::move(group);
+  state_->reducer->reset_state();
+  state_->reducer->update_process_group(state_->group.c10d());
+  if (state_->on_new_group) state_->on_new_group(state_->group);
+}
+
+void DdpCore::remove_autograd_hooks() {
+  state_->reducer->remove_autograd_hooks();
+  state_->hooks_removed = true;
+}
+
+void DdpCore::reset() {
+  State& s = *state_;
+  s.logger.reset();
+  s.reducer.reset();
+  zero_grad(s.trained);
+  s.group = s.group.duplicate();
+  s.failure = nullptr;
+  s.joining.reset();
+  s.buffer_sync = true;
+  if (s.on_new_group) s.on_new_group(s.group);
+  if (s.options.init_sync) s.broadcast_model(0);
+  s.make_reducer();
+}
+
+DdpLoggingData DdpCore::logging_data() const {
+  const State& s = *state_;
+  auto data = s.logger->get_ddp_logging_data();
+  auto time = [&](const char* name) {
+    return std::chrono::nanoseconds(data.ints_map[name]);
+  };
+  DdpLoggingData out;
+  out.iterations = data.ints_map["iteration"];
+  out.parameters = static_cast<int64_t>(s.trained.size());
+  for (const at::Tensor& p : s.trained)
+    out.parameter_bytes += static_cast<int64_t>(p.nbytes());
+  out.unused_parameter_bytes = data.ints_map["unused_parameter_size"];
+  out.initial_bucket_bytes = s.initial_bucket_bytes;
+  out.has_rebuilt_buckets = data.ints_map["has_rebuilt_buckets"] != 0;
+  out.bucket_bytes = s.logger->get_bucket_sizes();
+  for (const auto& indices : s.logger->get_per_bucket_variable_indices()) {
+    auto& bucket = out.bucket_parameters.emplace_back();
+    for (size_t index : indices) bucket.push_back(s.names.at(index));
+  }
+  out.forward_compute = time("avg_forward_compute_time");
+  out.backward_compute = time("avg_backward_compute_time");
+  out.backward_communication = time("avg_backward_comm_time");
+  out.backward_overlap = time("avg_backward_compute_comm_overlap_time");
+  return out;
+}
+
+const ProcessGroup& DdpCore::group() const { return state_->group; }
+const DdpOptions& DdpCore::options() const { return state_->options; }
+const std::vector<at::Tensor>& DdpCore::parameters() const { return state_->trained; }
+const std::vector<std::string>& DdpCore::parameter_names() const { return state_->names; }
+
+}  // namespace brigade

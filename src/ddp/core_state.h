@@ -1,0 +1,97 @@
+// What a DdpCore points at. Shared by the files of this folder only.
+#pragma once
+#include <atomic>
+#include <exception>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <unordered_map>
+
+#include "brigade/ddp_core.h"
+
+namespace brigade {
+
+struct DdpCore::State {
+  DdpModel model;  // without what is ignored
+  DdpOptions options;
+  ProcessGroup group;
+
+  // The parameters that need gradients: by the Reducer's index, and back.
+  std::vector<at::Tensor> trained;
+  std::vector<std::string> names;
+  std::vector<bool> sparse;
+  std::unordered_map<const c10::TensorImpl*, std::string> name_of;
+
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+  std::vector<int64_t> initial_bucket_bytes;
+  // The nodes that the Reducer has put its hooks on; it keeps them alive.
+  std::vector<const torch::autograd::Node*> accumulators;
+  bool hooks_removed = false;
+
+  // Where a communication hook comes in: asked for one whenever a Reducer has been made,
+  // which takes a hook once only and before its first backward pass. Not set, or an empty
+  // answer: the Reducer's own all-reduce.
+  std::function<std::unique_ptr<c10d::CommHookInterface>()> make_comm_hook;
+  // Called after `group` has been exchanged.
+  std::function<void(const ProcessGroup&)> on_new_group;
+  // The first cause of a failed backward pass, if somebody knows it (a hook's error, say):
+  // thrown again by before_forward until reset(), instead of the Reducer's guess.
+  std::exception_ptr failure;
+
+  bool gradient_sync = true;
+  // Whether this pass begins with the broadcast of buffers: not after a pass that only
+  // accumulated, because the ranks' buffers must stay as they are until all are done.
+  bool buffer_sync = true;
+  // A static graph's first pass reduces all buckets at its end.
+  std::atomic<bool> static_first_pass_done{false};
+
+  struct Joining {
+    JoinOptions options;
+    // In flight during the pass that made it; nobody waits for it here.
+    c10::intrusive_ptr<c10d::Work> notice;
+  };
+  std::optional<Joining> joining;
+
+  bool searches_graph() const {
+    return options.find_unused_parameters && !options.static_graph;
+  }
+  bool has_buffers_to_sync() const {
+    return buffer_sync && options.broadcast_buffers && model.buffers;
+  }
+  at::Device device() const { return trained.front().device(); }
+
+  void make_reducer();
+  // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
+  // and to(dtype) give a parameter another accumulator, and gradients would silently stay
+  // local.
+  bool hooks_in_place() const;
+  // Calls into the Reducer; its complaint about missing gradients gets the parameters'
+  // names.
+  void prepare_forward();
+  void prepare_backward(const std::vector<at::Tensor>& results);
+  void broadcast_model(int root) const;
+  void broadcast_buffers(int root) const;
+
+  // join.cpp: what a pass adds to tell the ranks that have ended.
+  void announce_pass();
+  void announce_gradient_sync();
+  int agree_on_root(bool candidate) const;
+  at::Tensor sum_over_ranks(at::Tensor tensor) const;
+};
+
+// Collective. Throws MismatchError on every rank unless all have equal models and options.
+// `refusal`: why this rank does not take its own model; empty: it does. Then the others
+// throw too, and the caller throws itself.
+void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
+                              const ProcessGroup& group, const std::string& refusal);
+
+// Replaces each of `results` that has a graph by an equal tensor behind one common node.
+// When backward() comes to that node it passes on, to the results that the loss did not use
+// too, what gradients there are, so that every parameter's accumulator runs; and calls
+// `at_backward` first. So results that the loss does not use cannot stall a bucket.
+void join_results(const std::vector<at::Tensor*>& results,
+                  std::function<void()> at_backward);
+
+}  // namespace brigade

@@ -1,0 +1,123 @@
+// Uneven inputs. A rank is *active* while its loop runs and has *ended* afterwards. Every
+// pass of an active rank begins with an all-reduce in which it says one; a rank that has
+// ended says zero, reads from the sum how many are active, and *shadows* that pass: it
+// issues the same collectives in the same order, with zeros. A sum of zero: all have ended.
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+#include "ddp/core_state.h"
+
+namespace brigade {
+namespace {
+
+c10::intrusive_ptr<c10d::Work> start_all_reduce(
+    const ProcessGroup& group, at::Tensor tensor,
+    c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM) {
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  return group.c10d()->allreduce(tensors, options);
+}
+
+// With throw_on_early_termination active ranks ask, and ended ones tell, who has ended.
+at::Tensor ended_ranks(DdpCore::State& state, bool self) {
+  at::Tensor ended = at::zeros({state.group.size()}, at::kInt).to(state.device());
+  if (self) ended[state.group.rank()] = 1;
+  return state.sum_over_ranks(ended).cpu();
+}
+
+[[noreturn]] void throw_uneven(const at::Tensor& ended) {
+  std::string ranks;
+  for (int64_t rank = 0; rank < ended.numel(); ++rank) {
+    if (ended[rank].item<int>())
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  throw UnevenInputsError(
+      "uneven inputs: no more on rank " + ranks +
+      " while others have some; join() was told to stop all ranks then");
+}
+
+// The collectives of one pass of the active ranks, without its computation.
+void shadow_pass(DdpCore::State& s) {
+  s.reducer->rebuild_buckets();
+  if (s.has_buffers_to_sync()) s.broadcast_buffers(s.agree_on_root(false));
+  at::Tensor syncs = at::zeros({1}, at::TensorOptions(s.device()));
+  s.buffer_sync = s.sum_over_ranks(syncs).item<float>() != 0;
+  if (!s.buffer_sync) return;  // the active ranks only accumulate
+
+  const bool static_first_pass = s.options.static_graph && !s.static_first_pass_done;
+  auto match_used_map = [&] {
+    s.sum_over_ranks(at::zeros_like(s.reducer->get_local_used_map_on_device()));
+  };
+  if (static_first_pass) match_used_map();  // there it goes before the buckets
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> results;
+  for (c10d::GradBucket& bucket : s.reducer->get_grad_buckets()) {
+    results.push_back(s.reducer->run_comm_hook(bucket));
+  }
+  for (auto& result : results) result->waitAndThrow();
+  if (s.searches_graph()) match_used_map();
+  if (static_first_pass) {
+    s.static_first_pass_done = true;  // its order of arrival is known after the second
+  } else {
+    s.reducer->push_rebuilt_params_for_all_indices();
+  }
+}
+
+}  // namespace
+
+at::Tensor DdpCore::State::sum_over_ranks(at::Tensor tensor) const {
+  start_all_reduce(group, tensor)->wait();
+  return tensor;
+}
+
+void DdpCore::State::announce_pass() {
+  auto work = start_all_reduce(group, at::ones({1}, at::TensorOptions(device())));
+  if (joining->options.throw_on_early_termination) {
+    at::Tensor ended = ended_ranks(*this, false);
+    if (ended.any().item<bool>()) throw_uneven(ended);
+  }
+  reducer->set_forward_pass_work_handle(work,
+                                        joining->options.divide_by_initial_world_size);
+}
+
+void DdpCore::State::announce_gradient_sync() {
+  joining->notice = start_all_reduce(
+      group, at::full({1}, gradient_sync ? 1.0F : 0.0F, at::TensorOptions(device())));
+}
+
+// The largest rank that is a candidate.
+int DdpCore::State::agree_on_root(bool candidate) const {
+  at::Tensor rank = at::full({1}, candidate ? group.rank() : -1, at::kInt).to(device());
+  start_all_reduce(group, rank, c10d::ReduceOp::MAX)->wait();
+  return rank.item<int>();
+}
+
+void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options) {
+  State& s = *state_;
+  if (s.joining) throw ConfigError("join() was called inside of join()");
+  s.joining = State::Joining{options, nullptr};
+  auto leave = [&] {
+    s.joining.reset();
+    // Or the Reducer would go on dividing by the last number of active ranks.
+    if (s.reducer) s.reducer->set_forward_pass_work_handle(nullptr, true);
+  };
+  try {
+    loop();
+    bool last = true;  // ended together with the last active rank
+    at::NoGradGuard no_grad;
+    auto active_ranks = [&] {
+      return s.sum_over_ranks(at::zeros({1}, at::TensorOptions(s.device()))).item<float>();
+    };
+    while (active_ranks() > 0) {
+      if (options.throw_on_early_termination) throw_uneven(ended_ranks(s, true));
+      shadow_pass(s);
+      last = false;
+    }
+    s.broadcast_model(s.agree_on_root(last));
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+}  // namespace brigade

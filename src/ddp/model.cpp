@@ -1,0 +1,70 @@
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/optimizer.h>
+
+#include <unordered_set>
+
+#include "ddp/core_state.h"
+
+namespace brigade {
+namespace {
+
+bool makes_sparse_gradients(torch::nn::Module& module) {
+  if (auto* embedding = module.as<torch::nn::EmbeddingImpl>()) {
+    return embedding->options.sparse();
+  }
+  if (auto* bag = module.as<torch::nn::EmbeddingBagImpl>()) return bag->options.sparse();
+  return false;
+}
+
+std::string dotted(const std::string& module, const std::string& name) {
+  return module.empty() ? name : module + "." + name;
+}
+
+void clear_gradient(at::Tensor& parameter, bool set_to_none) {
+  if (!parameter.defined() || !parameter.mutable_grad().defined()) return;
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (set_to_none) {
+    gradient = at::Tensor();
+    return;
+  }
+  // detach_() refuses views; a gradient has a graph only after create_graph.
+  if (gradient.grad_fn()) gradient = gradient.detach();
+  gradient.requires_grad_(false);
+  gradient.zero_();
+}
+
+}  // namespace
+
+DdpModel describe_model(torch::nn::Module& module) {
+  DdpModel model;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& child : module.named_modules()) {
+    const bool sparse = makes_sparse_gradients(*child.value());
+    for (const auto& item : child.value()->named_parameters(/*recurse=*/false)) {
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      model.parameters.push_back({dotted(child.key(), item.key()), item.value(), sparse});
+    }
+  }
+  model.buffers = [&module] {
+    NamedBuffers buffers;
+    std::unordered_set<const c10::TensorImpl*> seen;
+    for (const auto& item : module.named_buffers()) {
+      if (!item.value().defined()) continue;
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      buffers.emplace_back(item.key(), item.value());
+    }
+    return buffers;
+  };
+  return model;
+}
+
+void zero_grad(const std::vector<at::Tensor>& parameters, bool set_to_none) {
+  for (at::Tensor parameter : parameters) clear_gradient(parameter, set_to_none);
+}
+
+void zero_grad(torch::optim::Optimizer& optimizer, bool set_to_none) {
+  for (auto& group : optimizer.param_groups()) zero_grad(group.params(), set_to_none);
+}
+
+}  // namespace brigade

@@ -1,0 +1,75 @@
+#include "torch_port/reducer.h"
+
+#include <limits>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+namespace brigade::torch_port {
+namespace {
+
+// The first assignment. Where buckets are rebuilt in order of arrival after the first
+// iteration, one bucket takes all until then: the order of definition may put collectives
+// of the model's own between those of two buckets on one rank only.
+std::vector<size_t> first_limits(const ReducerOptions& options) {
+  if (!options.bucket_caps.empty()) {
+    return {options.bucket_caps.begin(), options.bucket_caps.end()};
+  }
+  if (options.static_graph || !options.find_unused_parameters) {
+    return {static_cast<size_t>(std::numeric_limits<int64_t>::max())};
+  }
+  return {static_cast<size_t>(options.first_bucket_cap),
+          static_cast<size_t>(options.bucket_cap)};
+}
+
+template <class T>
+void delete_quietly(T* object) {
+  try {
+    delete object;
+  } catch (...) {
+    // It reports hooks that are gone already; whoever deletes it cannot help that.
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& parameters,
+                                            const std::vector<std::string>& names,
+                                            const std::vector<bool>& sparse,
+                                            c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                            const ReducerOptions& options) {
+  auto buckets = std::get<0>(
+      c10d::compute_bucket_assignment_by_size(parameters, first_limits(options), sparse));
+  // Gradients come in about the reverse order of definition.
+  std::reverse(buckets.begin(), buckets.end());
+  std::unordered_map<size_t, std::string> name_of;
+  for (size_t i = 0; i < names.size(); ++i) name_of[i] = names[i];
+  auto reducer = std::shared_ptr<c10d::Reducer>(
+      new c10d::Reducer(parameters, std::move(buckets), std::move(group), sparse,
+                        options.bucket_cap, options.find_unused_parameters,
+                        options.gradient_as_bucket_view, std::move(name_of),
+                        options.first_bucket_cap, options.skip_all_reduce_unused_params,
+                        /*use_python_reducer=*/false, options.bucket_caps),
+      delete_quietly<c10d::Reducer>);
+  if (options.static_graph) reducer->set_static_graph();
+  return reducer;
+}
+
+std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer) {
+  auto logger = std::shared_ptr<c10d::Logger>(new c10d::Logger(reducer),
+                                              delete_quietly<c10d::Logger>);
+  reducer->set_logger(logger);
+  return logger;
+}
+
+std::vector<size_t> parameters_without_gradient(const std::string& what) {
+  const std::string mark = "Parameter indices which did not receive grad for rank ";
+  auto at = what.find(mark);
+  if (at == std::string::npos || (at = what.find(':', at)) == std::string::npos) return {};
+  std::istringstream text(what.substr(at + 1));
+  std::vector<size_t> indices;
+  for (size_t index; text >> index;) indices.push_back(index);
+  return indices;
+}
+
+}  // namespace brigade::torch_port

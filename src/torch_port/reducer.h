@@ -1,0 +1,51 @@
+// Makes c10d's Reducer and Logger. The only file that knows their constructors, which
+// change from one LibTorch to the next.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Logger;
+class ProcessGroup;
+class Reducer;
+}  // namespace c10d
+
+namespace brigade::torch_port {
+
+struct ReducerOptions {
+  // Bytes. The list, where it is not empty, wins.
+  int64_t first_bucket_cap = 0;
+  int64_t bucket_cap = 0;
+  std::vector<int64_t> bucket_caps;
+  bool find_unused_parameters = false;
+  bool gradient_as_bucket_view = false;
+  bool static_graph = false;
+  bool skip_all_reduce_unused_params = false;
+};
+
+// Puts its hooks on the parameters' gradient accumulators at once. The pointer's deleter
+// swallows what ~Reducer may throw, so that it may go in a destructor or while unwinding.
+// REQUIRES: parameters, names and sparse have equal sizes; every parameter needs a
+// gradient.
+std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& parameters,
+                                            const std::vector<std::string>& names,
+                                            const std::vector<bool>& sparse,
+                                            c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                            const ReducerOptions& options);
+
+// Collects times for the Reducer, which keeps a weak reference only.
+// It is never told about the construction: for that it would cast the group's backend to
+// the class that the backend's name suggests, and crash on a wrapper (such as
+// TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
+std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
+
+// The Reducer's complaint that some parameters got no gradient gives their indices; these
+// are they. Empty: `what` is another error.
+std::vector<size_t> parameters_without_gradient(const std::string& what);
+
+}  // namespace brigade::torch_port
