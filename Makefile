@@ -16,7 +16,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' "$(scripts)/../Makefile"
 
 demo: ## two processes train a small network on handwritten digits, in a few seconds
-	@"$(scripts)/setup" && "$(scripts)/build" brigade_program && "$(scripts)/demo" $(ARGS)
+	@"$(scripts)/setup" && "$(scripts)/build" brigade_tool && "$(scripts)/demo" $(ARGS)
 
 test: ## build everything and run all tests
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/test" $(ARGS)

@@ -9,7 +9,7 @@
 
 #include "brigade/error.h"
 
-namespace brigade::tools {
+namespace brigade::tool {
 namespace {
 
 [[noreturn]] void fail(std::string_view name, std::size_t line, const std::string& what) {
@@ -75,4 +75,4 @@ TrainAndTest split_every_fifth(const DataSet& all) {
   return {.train = pick(train), .test = pick(test)};
 }
 
-}  // namespace brigade::tools
+}  // namespace brigade::tool

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace brigade::tools {
+namespace brigade::tool {
 
 // Row i of `features` belongs to entry i of `labels`.
 struct DataSet {
@@ -27,4 +27,4 @@ DataSet parse_csv(std::string_view text, double scale, std::string_view name);
 // Every fifth row is for the test: fixed, and one slice in any language.
 TrainAndTest split_every_fifth(const DataSet& all);
 
-}  // namespace brigade::tools
+}  // namespace brigade::tool

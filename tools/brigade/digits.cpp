@@ -16,10 +16,10 @@ extern const char brigade_digits_begin[];
 extern const char brigade_digits_end[];
 }
 
-namespace brigade::tools {
+namespace brigade::tool {
 
 DataSet digits() {
   return parse_csv({brigade_digits_begin, brigade_digits_end}, 16, "the digits set");
 }
 
-}  // namespace brigade::tools
+}  // namespace brigade::tool

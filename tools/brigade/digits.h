@@ -2,9 +2,9 @@
 #pragma once
 #include "data_set.h"
 
-namespace brigade::tools {
+namespace brigade::tool {
 
 // Features are 64 pixels from 0 to 1, labels 0 to 9.
 DataSet digits();
 
-}  // namespace brigade::tools
+}  // namespace brigade::tool
