@@ -23,11 +23,11 @@ ALLOWED = {
     "optim": {"averaging", "ddp", "hooks", "engine", "launch"},
     "checkpoint": {"optim", "ddp", "launch"},
 }
-# Headers of include/brigade itself, by the layer they speak for. One that is not here is its own stem's layer if there
-# is such a layer, else `api`, which no layer below the tools may include.
+# Headers of include/brigade itself speak for the layer that has their stem: process_group.h for launch, because of
+# src/launch/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer
+# below the tools may include.
 PUBLIC = {
     "error": "error",
-    "process_group": "launch",
     "task": "engine",
     "comm": "engine",
     "bucket": "engine",
@@ -35,7 +35,6 @@ PUBLIC = {
     "collect_tensors": "ddp",
     "ddp_core": "ddp",
     "distributed_data_parallel": "ddp",
-    "distributed_sampler": "ddp",
 }
 # Only these may name what is private to LibTorch's backends.
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
@@ -43,14 +42,15 @@ LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.h
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
-def layer_of_include(name):
+def layer_of_include(name, root):
     """The layer an include line speaks of, or None for what is not ours."""
     parts = pathlib.PurePosixPath(name).parts
     if parts[0] == "brigade":
         if len(parts) > 2:
             return parts[1]
         stem = pathlib.PurePosixPath(name).stem
-        return PUBLIC.get(stem, stem if stem in ALLOWED else "api")
+        homes = [path.parent.name for path in root.glob(f"src/*/{stem}.cpp")]
+        return PUBLIC.get(stem) or (homes[0] if len(homes) == 1 else "api")
     return parts[0] if len(parts) > 1 and parts[0] in ALLOWED else None
 
 
@@ -58,7 +58,7 @@ def layer_of_file(path, root):
     parts = path.relative_to(root).parts
     if parts[0] == "src":
         return parts[1] if len(parts) > 2 else None
-    return layer_of_include("/".join(("brigade",) + parts[2:]))
+    return layer_of_include("/".join(("brigade",) + parts[2:]), root)
 
 
 def complaints(root):
@@ -73,7 +73,7 @@ def complaints(root):
                 continue
             name = found[1]
             where = f"{path.relative_to(root)}:{number}"
-            other = layer_of_include(name)
+            other = layer_of_include(name, root)
             if other and other != "error" and layer in ALLOWED and other != layer and other not in ALLOWED[layer]:
                 allowed = ", ".join(sorted(ALLOWED[layer])) or "no other layer"
                 yield f"{where}: {layer} includes {name} of {other}; it may include {allowed}"
