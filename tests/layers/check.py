@@ -50,6 +50,8 @@ def layer_of_include(name, root):
             return parts[1]
         stem = pathlib.PurePosixPath(name).stem
         homes = [path.parent.name for path in root.glob(f"src/*/{stem}.cpp")]
+        if stem in ALLOWED:
+            return stem
         return PUBLIC.get(stem) or (homes[0] if len(homes) == 1 else "api")
     return parts[0] if len(parts) > 1 and parts[0] in ALLOWED else None
 
