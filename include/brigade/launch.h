@@ -1,0 +1,140 @@
+// Starts workers: several processes of one job, each a rank, watched until all have ended.
+// The brigade run command is a thin layer over this header.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/error.h"
+
+namespace brigade {
+
+// Which of a worker's two output streams are meant.
+enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, all = 3 };
+// One choice for every worker, and other choices for some local ranks.
+struct StreamChoice {
+  Streams all = Streams::none;
+  std::map<int, Streams> by_local_rank;
+};
+
+struct LaunchOptions {
+  // -- Who takes part --
+
+  // Hosts of the job. With more than one, every host runs its own launcher with the same
+  // nodes, master_addr and master_port, and a node_rank of its own; node 0's hosts the
+  // store.
+  int nodes = 1;
+  int node_rank = 0;
+  // Where the store listens: an address or name of node 0's host.
+  std::string master_addr = "127.0.0.1";
+  // 0: a free port, on one host only.
+  std::uint16_t master_port = 0;
+  // TORCHELASTIC_RUN_ID of the workers. Empty: made up.
+  std::string run_id;
+  // Further variables of the workers.
+  std::map<std::string, std::string> environment;
+  // How often all workers are started again after one has failed.
+  int max_restarts = 0;
+
+  // -- Time limits --
+
+  // Between SIGTERM and SIGKILL to workers that do not end. BRIGADE_GRACE (seconds, 0 to
+  // 86400) changes the default of 5 s.
+  std::optional<std::chrono::milliseconds> grace;
+  // For the whole of one attempt; none: no limit.
+  std::optional<std::chrono::milliseconds> wall;
+  // For the launchers of several hosts to find each other, and for one of them to be
+  // silent. BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
+  std::optional<std::chrono::milliseconds> rendezvous;
+
+  // -- Output --
+
+  // True: what workers write appears line by line, "[rank] " before it. False: they write
+  // to this process's own stdout and stderr, and failure reports lack their last lines.
+  bool prefix = true;
+  // A folder for logs and error files: DIR/RUN_ID/attempt_K/LOCAL_RANK/{stdout.log,
+  // stderr.log, error.json}. Empty: a fresh temporary folder, removed at the end unless it
+  // has logs.
+  std::string log_dir;
+  // Streams that go to files instead of the console, and to files as well as to the
+  // console.
+  StreamChoice redirects;
+  StreamChoice tee;
+  // Only these local ranks appear on the console; empty: all.
+  std::vector<int> local_ranks_filter;
+};
+
+// How one worker came to its end.
+struct WorkerFailure {
+  int rank = 0;
+  int local_rank = 0;
+  int attempt = 0;
+  std::string host;
+  std::int64_t pid = 0;
+  // Exactly one of the two is not 0.
+  int exit_code = 0;
+  int signal = 0;
+  // From its error file; empty when it wrote none.
+  std::string message;
+  // The last lines it wrote to stderr.
+  std::vector<std::string> last_lines;
+  // The folder of its logs; empty when it has none.
+  std::string log_path;
+};
+
+// A job that did not end well. The text is a report for people, of several lines.
+class LaunchError : public Error {
+ public:
+  LaunchError(const std::string& report, int exit_code,
+              std::optional<WorkerFailure> failure = {})
+      : Error(report), exit_code_(exit_code), failure_(std::move(failure)) {}
+  // What a launching program should exit with: the worker's exit code, or 128 + its signal;
+  // 128 + the signal that ended the launcher; 124 for the wall limit; 127 for a program
+  // that cannot be found, 126 for one that cannot be run.
+  int exit_code() const { return exit_code_; }
+  // The worker that failed first, on whichever host; none when the job was interrupted.
+  const std::optional<WorkerFailure>& failure() const { return failure_; }
+
+ private:
+  int exit_code_;
+  std::optional<WorkerFailure> failure_;
+};
+
+// Forks `workers` processes that call `function` with their rank, and returns when all have
+// returned. In each the variables that torchrun sets are there, so init_process_group()
+// finds its peers. An exception that leaves `function` is that worker's failure.
+//
+// When one worker fails, the others are ended: SIGTERM, `grace`, SIGKILL, each to the whole
+// process group. Then all are started again, `max_restarts` times at most, or LaunchError
+// is thrown. SIGINT, SIGTERM, SIGHUP and SIGQUIT that come meanwhile are passed on to the
+// workers and end the job with LaunchError. When this process dies, by SIGKILL too, so do
+// the workers.
+//
+// REQUIRES: the calling process has one thread; it throws ConfigError otherwise, for a fork
+// would copy locks that nobody will ever release. Torch's thread pools count: compute in
+// the workers. Throws ConfigError (options), RendezvousError (store, other hosts),
+// LaunchError.
+void launch(int workers, const std::function<void(int rank)>& function,
+            const LaunchOptions& options = {});
+
+// The same for a program: `command` is its name, looked up in PATH unless it has a slash,
+// and its arguments. The calling process may have threads; then signals reach the job only
+// if all of them block these signals.
+void launch(int workers, const std::vector<std::string>& command,
+            const LaunchOptions& options = {});
+
+// OMP_NUM_THREADS for each of `workers` on this host: max(1, cores / workers). launch()
+// sets it where the variable is not set.
+int threads_per_worker(int workers);
+
+// For the main() of a worker program: calls `function`, and gives the exit code that main()
+// should return. An exception is printed to stderr, and written to TORCHELASTIC_ERROR_FILE
+// where a launcher has set that, so that it can show the cause: 2 for ConfigError, 1 for
+// others.
+int record_errors(const std::function<void()>& function);
+
+}  // namespace brigade

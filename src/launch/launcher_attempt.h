@@ -1,0 +1,78 @@
+// One attempt of a job on this host: starts the workers, watches them, ends them all.
+#pragma once
+#include <signal.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "brigade/launch.h"
+#include "launch/spawn.h"
+#include "launch/worker_family.h"
+
+namespace brigade::launching {
+
+// Holds back the signals that end a job, and the launcher's own SIGPIPE, from construction
+// on, and hands the former out through a descriptor; puts things back at the end.
+class HeldSignals {
+ public:
+  HeldSignals();
+  ~HeldSignals();
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  int fd() const { return fd_; }
+  // The next one that has come; 0: none.
+  int take() const;
+  // As it was before.
+  const sigset_t& mask_before() const { return before_; }
+
+ private:
+  sigset_t before_;
+  int fd_ = -1;
+};
+
+// What the attempt needs to know about the rest of the job.
+struct AttemptPlan {
+  int attempt = 0;
+  int workers = 0;
+  // Of this host's first worker.
+  int first_rank = 0;
+  std::string host;
+  // This attempt's folder, with a subfolder for each local rank.
+  std::string folder;
+  bool folder_is_kept = false;
+  std::chrono::milliseconds grace;
+  // The environment of the worker with that local rank.
+  std::function<std::map<std::string, std::string>(int local_rank)> environment;
+  // Further descriptors of the launcher, for workers to close.
+  std::vector<int> launchers_own;
+  // Called once the workers run; only from then on may the launcher have threads.
+  std::function<void()> started;
+  // Called as soon as a worker has failed here, before the others are ended.
+  std::function<void()> failed;
+  // Readable when something happened elsewhere (-1: nowhere else); then `elsewhere` says
+  // whether the attempt is over.
+  int elsewhere_fd = -1;
+  std::function<bool()> elsewhere;
+};
+
+struct AttemptResult {
+  // The first worker of this host that failed; none if none did.
+  std::optional<WorkerFailure> failure;
+  // The signal that ended the job; 0: none.
+  int interrupted = 0;
+  bool past_wall = false;
+  bool ended_elsewhere = false;
+  // Workers that the launcher ended, and how: "rank 0 ended by SIGTERM".
+  std::vector<std::string> others;
+  bool good() const { return !failure && !interrupted && !past_wall && !ended_elsewhere; }
+};
+
+// Returns when no process of the family is left.
+AttemptResult run_attempt(const AttemptPlan& plan, const WorkerBody& body,
+                          const LaunchOptions& options, HeldSignals& signals,
+                          WorkerFamily& family, Watcher& watcher);
+
+}  // namespace brigade::launching

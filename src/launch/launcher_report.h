@@ -1,0 +1,20 @@
+// Failure reports: as text for people, and as JSON between the launchers of several hosts.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "brigade/launch.h"
+
+namespace brigade::launching {
+
+// "exit code 3" or "signal SIGKILL".
+std::string ending_of(const WorkerFailure& failure);
+int exit_code_of(const WorkerFailure& failure);
+// Several lines, without a newline at the end. `others`: how further workers ended.
+std::string report(const WorkerFailure& failure, const std::vector<std::string>& others);
+
+std::string to_json(const WorkerFailure& failure);
+// REQUIRES: `text` comes from `to_json`.
+WorkerFailure failure_from_json(const std::string& text);
+
+}  // namespace brigade::launching

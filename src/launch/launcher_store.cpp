@@ -1,0 +1,86 @@
+#include "launch/launcher_store.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "brigade/error.h"
+
+namespace brigade::launching {
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+Addresses resolve(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (failed) {
+    throw RendezvousError("master address '" + host +
+                          "' cannot be resolved: " + gai_strerror(failed));
+  }
+  return {list, freeaddrinfo};
+}
+
+std::uint16_t port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+std::string advice(int error) {
+  if (error == EADDRINUSE) return " (another job? choose another --master-port)";
+  if (error == EADDRNOTAVAIL) {
+    return " (node rank 0 must run on the host that the master address names)";
+  }
+  return "";
+}
+
+}  // namespace
+
+Listener::Listener(const std::string& host, std::uint16_t port) : host_(host) {
+  const Addresses addresses = resolve(host, port);
+  int error = 0;
+  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // A port that an earlier job has just left must not count as taken.
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, 1024) == 0) {
+      fd_ = fd;
+      port_ = port_of(fd);
+      return;
+    }
+    error = errno;
+    if (fd >= 0) close(fd);
+  }
+  throw RendezvousError("cannot listen on " + host + ":" + std::to_string(port) + ": " +
+                        std::strerror(error) + advice(error));
+}
+
+Listener::~Listener() {
+  if (fd_ >= 0) close(fd_);
+}
+
+c10::intrusive_ptr<c10d::Store> Listener::serve() {
+  c10d::TCPStoreOptions options;
+  options.port = port_;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.masterListenFd = std::exchange(fd_, -1);
+  return c10::make_intrusive<c10d::TCPStore>(host_, options);
+}
+
+}  // namespace brigade::launching

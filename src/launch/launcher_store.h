@@ -1,0 +1,37 @@
+// The store through which the workers of a job find each other, hosted by the launcher.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <string>
+
+namespace c10d {
+class Store;
+}
+
+namespace brigade::launching {
+
+// A bound, listening socket. Made before the workers start, so that nobody else can take
+// the port, and none of them comes too early.
+class Listener {
+ public:
+  // Port 0: a free one. Listens on the address that `host` names and on no other.
+  // Throws RendezvousError that names host, port and reason.
+  Listener(const std::string& host, std::uint16_t port);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int fd() const { return fd_; }
+  std::uint16_t port() const { return port_; }
+  const std::string& host() const { return host_; }
+  // Serves; takes the socket over. Starts threads, which end with the last reference.
+  c10::intrusive_ptr<c10d::Store> serve();
+
+ private:
+  std::string host_;
+  int fd_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace brigade::launching

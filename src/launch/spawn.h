@@ -1,0 +1,45 @@
+// Starts one worker process.
+#pragma once
+#include <signal.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace brigade::launching {
+
+// What a worker does: either calls a function, or becomes a program.
+struct WorkerBody {
+  const std::function<void(int rank)>* function = nullptr;
+  std::vector<std::string> command;
+  // Where the program lies.
+  std::string path;
+};
+
+struct WorkerSpec {
+  int rank = 0;
+  // Changes to this process's own environment.
+  std::map<std::string, std::string> environment;
+  // Become its stdin, stdout and stderr; -1: this process's own.
+  int in = -1;
+  int out = -1;
+  int err = -1;
+  // The signals it starts with blocked.
+  sigset_t mask;
+  // Descriptors of the launcher that a worker which is not a program must close itself.
+  std::vector<int> launchers_own;
+};
+
+// The program's file, as the shell would find it. Throws LaunchError, exit code 127 when
+// there is none, 126 when it may not be run.
+std::string find_program(const std::string& name);
+
+// Forks. The worker leads a session and a process group of its own, so that it and its
+// children can be signalled together and the terminal's Ctrl-C reaches the launcher alone;
+// it dies by SIGKILL when the calling thread does. Throws Error when the system has no
+// room.
+pid_t spawn(const WorkerSpec& spec, const WorkerBody& body);
+
+}  // namespace brigade::launching

@@ -1,0 +1,57 @@
+// Every process that belongs to a job: the workers, and what they started.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace brigade::launching {
+
+// A process belongs to the family when a worker's session or process group is its own, or
+// when it was started with the family's mark in its environment; so children that left the
+// session, too, are found.
+class WorkerFamily {
+ public:
+  explicit WorkerFamily(std::string mark) : mark_(std::move(mark)) {}
+  // The variable that every worker must have.
+  static constexpr const char* kMarkName = "BRIGADE_JOB";
+  const std::string& mark() const { return mark_; }
+
+  // REQUIRES: no worker's pid is reaped before `clear`, so that the number stays its own.
+  void add(pid_t worker) { workers_.push_back(worker); }
+  void clear() { workers_.clear(); }
+
+  // Those that run, or are stopped; not zombies.
+  std::vector<pid_t> living() const;
+  // Wakes stopped processes too, for they could not act on the signal.
+  void signal(int signal) const;
+
+ private:
+  std::string mark_;
+  std::vector<pid_t> workers_;
+};
+
+// A process of its own that outlives the launcher by a moment: when the launcher dies
+// without a word, by SIGKILL say, it kills the family and removes the job's temporary
+// folder.
+class Watcher {
+ public:
+  // Forks. REQUIRES: as launch() with a function, unless this process only ever execs.
+  Watcher(const WorkerFamily& family, const std::string& temporary_folder);
+  // Tells it that all is over, and waits until it has gone.
+  ~Watcher();
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  void add(pid_t worker);
+  int fd() const { return pipe_; }
+
+ private:
+  int pipe_ = -1;
+  pid_t pid_ = -1;
+};
+
+// A text that no other job has.
+std::string unique_mark();
+
+}  // namespace brigade::launching

@@ -1,0 +1,137 @@
+#include "launch/worker_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+namespace brigade::launching {
+namespace {
+
+constexpr size_t kLinesKept = 20;
+constexpr size_t kCharactersKept = 1000;
+// A worker that never ends its line must not eat the launcher's memory.
+constexpr size_t kLongestLine = 1 << 20;
+
+bool write_all(int fd, const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t count = write(fd, data, size);
+    if (count > 0) {
+      data += count;
+      size -= static_cast<size_t>(count);
+    } else if (errno == EAGAIN) {
+      pollfd ready{fd, POLLOUT, 0};
+      poll(&ready, 1, -1);
+    } else if (errno != EINTR) {
+      return errno != EPIPE;
+    }
+  }
+  return true;
+}
+
+void keep(std::deque<std::string>& lines, const std::string& line) {
+  lines.push_back(line.substr(0, kCharactersKept));
+  if (lines.size() > kLinesKept) lines.pop_front();
+}
+
+}  // namespace
+
+WorkerOutput::WorkerOutput(int pipe, Options options)
+    : pipe_(pipe), options_(std::move(options)) {
+  fcntl(pipe_, F_SETFL, fcntl(pipe_, F_GETFL) | O_NONBLOCK);
+}
+
+WorkerOutput::WorkerOutput(WorkerOutput&& other) noexcept
+    : pipe_(std::exchange(other.pipe_, -1)),
+      options_(std::move(other.options_)),
+      line_(std::move(other.line_)),
+      after_return_(other.after_return_),
+      last_lines_(std::move(other.last_lines_)) {
+  other.options_.log = -1;
+}
+
+WorkerOutput::~WorkerOutput() {
+  if (pipe_ >= 0) close(pipe_);
+  if (options_.log >= 0) close(options_.log);
+}
+
+bool WorkerOutput::pump() {
+  std::array<char, 65536> buffer;
+  bool console_open = true;
+  // Bounded, so that a worker that writes without end does not keep others from being
+  // heard.
+  for (int round = 0; round < 16 && pipe_ >= 0; ++round) {
+    const ssize_t count = read(pipe_, buffer.data(), buffer.size());
+    if (count > 0) {
+      console_open = take(buffer.data(), static_cast<size_t>(count)) && console_open;
+    } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return finish() && console_open;
+    } else {
+      break;
+    }
+  }
+  return console_open;
+}
+
+bool WorkerOutput::take(const char* data, size_t size) {
+  if (options_.log >= 0) write_all(options_.log, data, size);
+  std::string shown;
+  for (const char c : std::string_view(data, size)) {
+    if (c == '\n' && after_return_) {
+      after_return_ = false;
+      continue;
+    }
+    // A progress bar ends its lines with a bare carriage return.
+    after_return_ = c == '\r';
+    if (c == '\n' || c == '\r') {
+      end_line(shown);
+    } else {
+      line_.push_back(c);
+      if (line_.size() >= kLongestLine) end_line(shown);
+    }
+  }
+  return shown.empty() || write_all(options_.console, shown.data(), shown.size());
+}
+
+void WorkerOutput::end_line(std::string& shown) {
+  if (options_.console >= 0) shown += options_.prefix + line_ + "\n";
+  keep(last_lines_, line_);
+  line_.clear();
+}
+
+bool WorkerOutput::finish() {
+  if (pipe_ < 0) return true;
+  close(std::exchange(pipe_, -1));
+  std::string shown;
+  if (!line_.empty()) end_line(shown);
+  return shown.empty() || write_all(options_.console, shown.data(), shown.size());
+}
+
+std::string line_prefix(int rank, int console) {
+  const std::string plain = "[" + std::to_string(rank) + "]";
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool dumb = term && std::string_view(term) == "dumb";
+  if (!isatty(console) || (no_color && *no_color) || dumb) return plain + " ";
+  constexpr std::array kColors{36, 33, 32, 35, 34, 31};
+  return "\033[" + std::to_string(kColors[static_cast<size_t>(rank) % kColors.size()]) +
+         "m" + plain + "\033[0m ";
+}
+
+std::deque<std::string> last_lines_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::deque<std::string> lines;
+  if (!file) return lines;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - 32768));
+  for (std::string line; std::getline(file, line);) keep(lines, line);
+  return lines;
+}
+
+}  // namespace brigade::launching

@@ -1,0 +1,223 @@
+// brigade::launch: workers started from inside a program.
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "brigade/launch.h"
+#include "brigade/process_group.h"
+#include "support/command.h"
+
+namespace brigade {
+namespace {
+
+// Counters that this process and its workers share.
+struct Shared {
+  std::atomic<int>* counts = static_cast<std::atomic<int>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ~Shared() { munmap(counts, 4096); }
+};
+
+// What launch() throws; a failure of the test if it does not.
+LaunchError failure_of(int workers, const std::function<void(int)>& function,
+                       const LaunchOptions& options = {}) {
+  try {
+    launch(workers, function, options);
+  } catch (const LaunchError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "launch() ended well";
+  return LaunchError("none", 0);
+}
+
+TEST(Launch, EveryWorkerGetsItsRankAndFindsItsPeers) {
+  Shared shared;
+  launch(3, [&](int rank) {
+    ProcessGroup group = init_process_group({.backend = "gloo"});
+    at::Tensor sum = at::ones({1}) * (rank + 1);
+    group.all_reduce(sum);
+    if (group.rank() == rank && group.size() == 3) shared.counts[rank] = sum.item<int>();
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(shared.counts[rank], 6);
+}
+
+TEST(Launch, AnExceptionIsReportedWithRankTypeAndText) {
+  const LaunchError error = failure_of(2, [](int rank) {
+    if (rank == 1) throw MismatchError("two and three differ");
+    pause();
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->rank, 1);
+  EXPECT_EQ(error.failure()->message, "brigade::MismatchError: two and three differ");
+  EXPECT_EQ(error.exit_code(), 1);
+  EXPECT_NE(std::string(error.what()).find("rank 1 failed: exit code 1"),
+            std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("rank 0 ended by SIGTERM"), std::string::npos);
+}
+
+TEST(Launch, ASignalIsReportedByName) {
+  const LaunchError error = failure_of(2, [](int rank) {
+    if (rank == 0) raise(SIGSEGV);
+    pause();
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->signal, SIGSEGV);
+  EXPECT_EQ(error.exit_code(), 128 + SIGSEGV);
+  EXPECT_NE(std::string(error.what()).find("signal SIGSEGV"), std::string::npos);
+}
+
+TEST(Launch, ABadVariableOfAWorkerExitsWithTwo) {
+  const LaunchError error = failure_of(1, [](int) { throw ConfigError("RANK is 'x'"); });
+  EXPECT_EQ(error.exit_code(), 2);
+}
+
+TEST(Launch, TheFirstFailureIsShownNotItsPeersEcho) {
+  const LaunchError error = failure_of(3, [](int rank) {
+    ProcessGroup group = init_process_group({.backend = "gloo"});
+    if (rank == 1) throw std::runtime_error("the cause");
+    at::Tensor sum = at::ones({1});
+    group.all_reduce(sum);
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->rank, 1) << error.what();
+  EXPECT_EQ(error.failure()->message, "std::runtime_error: the cause");
+}
+
+TEST(Launch, AWorkerThatRecordedItsErrorAndWasEndedBeforeItsExitIsStillTheCause) {
+  const LaunchError error = failure_of(2, [](int rank) {
+    if (rank == 0) {
+      const int code = record_errors([] { throw std::runtime_error("first"); });
+      usleep(20'000'000);
+      _exit(code);
+    }
+    usleep(300'000);
+    throw std::runtime_error("Connection closed by peer");
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->rank, 0) << error.what();
+  EXPECT_EQ(error.exit_code(), 1);
+}
+
+TEST(Launch, RestartsAllWorkersWithTheCountSet) {
+  Shared shared;
+  launch(2,
+         [&](int rank) {
+           ++shared.counts[rank];
+           // The store is another one: a group can be made again.
+           init_process_group({.backend = "gloo"}).barrier();
+           const std::string count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+           if (rank == 1 && count != "2") throw std::runtime_error("not yet");
+         },
+         {.max_restarts = 3});
+  EXPECT_EQ(shared.counts[0], 3);
+  EXPECT_EQ(shared.counts[1], 3);
+}
+
+TEST(Launch, GivesUpAfterTheLastRestart) {
+  Shared shared;
+  const LaunchError error = failure_of(1,
+                                       [&](int) {
+                                         ++shared.counts[0];
+                                         throw std::runtime_error("always");
+                                       },
+                                       {.max_restarts = 2});
+  EXPECT_EQ(shared.counts[0], 3);
+  EXPECT_EQ(error.failure()->attempt, 2);
+}
+
+TEST(Launch, AWorkerThatIgnoresSIGTERMIsKilledAfterTheGraceTime) {
+  const auto before = std::chrono::steady_clock::now();
+  const LaunchError error = failure_of(2,
+                                       [](int rank) {
+                                         signal(SIGTERM, SIG_IGN);
+                                         if (rank == 1) {
+                                           usleep(100'000);
+                                           _exit(9);
+                                         }
+                                         while (true) pause();
+                                       },
+                                       {.grace = std::chrono::milliseconds(300)});
+  EXPECT_EQ(error.exit_code(), 9);
+  EXPECT_NE(std::string(error.what()).find("rank 0 ended by SIGKILL"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
+}
+
+TEST(Launch, TheWallLimitEndsTheJob) {
+  const LaunchError error =
+      failure_of(2, [](int) { pause(); }, {.wall = std::chrono::milliseconds(200)});
+  EXPECT_EQ(error.exit_code(), 124);
+  EXPECT_FALSE(error.failure());
+}
+
+TEST(Launch, AFunctionIsRefusedInAProcessWithThreads) {
+  std::atomic<bool> stop{false};
+  std::thread thread([&] {
+    while (!stop) usleep(1'000);
+  });
+  EXPECT_THROW(launch(1, [](int) {}), ConfigError);
+  stop = true;
+  thread.join();
+}
+
+TEST(Launch, BadOptionsAreRefused) {
+  const auto nothing = [](int) {};
+  EXPECT_THROW(launch(0, nothing), ConfigError);
+  EXPECT_THROW(launch(1, nothing, {.nodes = 2, .master_port = 29500}), ConfigError);
+  EXPECT_THROW(launch(1, nothing, {.node_rank = 1}), ConfigError);
+  EXPECT_THROW(launch(1, nothing, {.max_restarts = -1}), ConfigError);
+  EXPECT_THROW(launch(2, nothing, {.local_ranks_filter = {2}}), ConfigError);
+  EXPECT_THROW(launch(1, nothing, {.log_dir = "/proc/nowhere"}), ConfigError);
+}
+
+TEST(Launch, LeavesNoDescriptorChildOrSignalMaskBehind) {
+  const auto descriptors = [] {
+    const auto entries = std::filesystem::directory_iterator("/proc/self/fd");
+    return std::distance(begin(entries), end(entries));
+  };
+  const auto before = descriptors();
+  launch(2, [](int) {});
+  failure_of(2, [](int rank) { _exit(rank); });
+  EXPECT_EQ(descriptors(), before);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+  sigset_t mask;
+  sigprocmask(SIG_SETMASK, nullptr, &mask);
+  EXPECT_FALSE(sigismember(&mask, SIGINT));
+  EXPECT_FALSE(sigismember(&mask, SIGPIPE));
+}
+
+TEST(Launch, ASignalToTheLauncherEndsTheJobWith128PlusIt) {
+  const LaunchError error = failure_of(2, [](int rank) {
+    if (rank == 0) kill(getppid(), SIGTERM);
+    pause();
+  });
+  EXPECT_EQ(error.exit_code(), 128 + SIGTERM);
+  EXPECT_FALSE(error.failure());
+}
+
+TEST(Launch, NothingListensBeyondLoopback) {
+  launch(2, [](int rank) {
+    ProcessGroup group = init_process_group({.backend = "gloo"});
+    if (rank == 0) {
+      // Listening sockets of this family: state 0A; the store's and gloo's ports among
+      // them.
+      const auto result = testing::run_command({"bash", "-c",
+                                                "port=$(printf %04X $MASTER_PORT); grep -h "
+                                                "\":$port \" /proc/net/tcp /proc/net/tcp6 "
+                                                "| awk '$4 == \"0A\" {print $2}'"});
+      const std::string expected = "0100007F:";
+      if (result.out.rfind(expected, 0) != 0)
+        throw std::runtime_error("listens: " + result.out);
+    }
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace brigade

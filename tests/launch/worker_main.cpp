@@ -1,0 +1,32 @@
+// A small worker program: finds its peers, sums over them, says so. For the launchers'
+// tests.
+#include <ATen/ATen.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "brigade/launch.h"
+#include "brigade/process_group.h"
+
+int main(int argc, char** argv) {
+  return brigade::record_errors([&] {
+    brigade::ProcessGroup group = brigade::init_process_group({.backend = "gloo"});
+    at::Tensor sum = at::ones({3}) * (group.rank() + 1);
+    group.all_reduce(sum);
+    const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    std::printf("rank %d of %d sum %g restarts %s\n", group.rank(), group.size(),
+                sum[0].item<double>(), restarts ? restarts : "none");
+    std::fflush(stdout);
+    const std::string mode = argc > 1 ? argv[1] : "";
+    if (mode == "throw" && group.rank() == 1)
+      throw std::runtime_error("the worker's own words");
+    if (mode == "kill" && group.rank() == 1) raise(SIGKILL);
+    if (mode == "throw" || mode == "kill") group.all_reduce(sum);
+    if (mode == "once" && std::string(restarts) == "0")
+      throw std::runtime_error("first time");
+    group.barrier();
+  });
+}

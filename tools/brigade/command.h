@@ -1,0 +1,14 @@
+// The subcommands of the brigade program. A new one: a file with its function, a line here,
+// and a row in main.cpp's table.
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace brigade::tool {
+
+// Each adds its subcommand with options and a callback to `app`. The callback runs after
+// the command line has been read; it sets `exit_code` (0 before), or throws what
+// brigade/error.h has: ConfigError exits with 2, LaunchError with its own code, anything
+// else with 1.
+void add_run(CLI::App& app, int& exit_code);
+
+}  // namespace brigade::tool

@@ -1,0 +1,52 @@
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "brigade/launch.h"
+#include "command.h"
+
+namespace {
+
+using AddCommand = void (*)(CLI::App& app, int& exit_code);
+constexpr std::array<AddCommand, 1> kCommands{brigade::tool::add_run};
+
+int fail(const std::string& command, const char* what, int exit_code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", command.c_str(), what);
+  return exit_code;
+}
+
+// "brigade run", for errors.
+std::string command_name(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? "brigade" : "brigade " + chosen.front()->get_name();
+}
+
+int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
+  app.parse(argc, argv);
+  if (app.get_subcommands().empty()) std::fputs(app.help().c_str(), stdout);
+  return exit_code;
+} catch (const CLI::Success& asked_for_help) {
+  return app.exit(asked_for_help);
+} catch (const CLI::ParseError& error) {
+  const std::string name = command_name(app);
+  return fail(name, (std::string(error.what()) + " (see " + name + " --help)").c_str(), 2);
+} catch (const brigade::ConfigError& error) {
+  return fail(command_name(app), error.what(), 2);
+} catch (const brigade::LaunchError& error) {
+  return fail(command_name(app), error.what(), error.exit_code());
+} catch (const std::exception& error) {
+  return fail(command_name(app), error.what(), 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Data-parallel training with LibTorch: programs, hooks and measurements",
+               "brigade");
+  app.set_version_flag("--version,-V", "brigade " BRIGADE_VERSION);
+  app.require_subcommand(0, 1);
+  int exit_code = 0;
+  for (AddCommand add : kCommands) add(app, exit_code);
+  return run(app, argc, argv, exit_code);
+}
