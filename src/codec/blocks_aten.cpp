@@ -1,0 +1,87 @@
+#include "codec/blocks_aten.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace brigade::blocks {
+namespace {
+
+constexpr float kLargest = 3.3e38f;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// The smallest float >= range / levels; range in double.
+at::Tensor step_of(const at::Tensor& range, double levels) {
+  const at::Tensor exact = range / levels;
+  const at::Tensor nearest = exact.to(at::kFloat);
+  const at::Tensor next = at::nextafter(nearest, at::full_like(nearest, kInf));
+  return at::where(nearest.to(at::kDouble) < exact, next, nearest);
+}
+
+// Where there is nothing to divide by, 1: the quotient is 0 then, or is not used.
+at::Tensor divisor_of(const at::Tensor& scale) {
+  return at::where(scale > 0, scale, at::ones_like(scale));
+}
+
+// 0.5 for blocks whose range may overflow a float, else 1.
+at::Tensor shrink_of(const at::Tensor& scale) {
+  return at::where(scale > 0x1p100, at::full_like(scale, 0.5), at::ones_like(scale));
+}
+
+}  // namespace
+
+at::Tensor rows_of(const at::Tensor& values, float scale, const at::Tensor& residual,
+                   int64_t block) {
+  at::Tensor p = values.mul(scale);
+  if (residual.defined()) p.add_(residual);
+  const int64_t rows = (p.numel() + block - 1) / block;
+  const int64_t missing = rows * block - p.numel();
+  if (missing > 0) p = at::cat({p, p.narrow(0, p.numel() - 1, 1).expand({missing})});
+  return p.view({rows, block});
+}
+
+Rows encode_int8(const at::Tensor& rows) {
+  const at::Tensor finite = at::isfinite(rows).all(1, /*keepdim=*/true);
+  const at::Tensor p = at::where(finite, rows, at::zeros_like(rows));
+  const at::Tensor top = p.abs().amax(1, /*keepdim=*/true).clamp_max(kLargest);
+  const at::Tensor scale = step_of(top.to(at::kDouble), 127.0);
+  const at::Tensor whole = p.div(divisor_of(scale)).round_().clamp_(-127, 127);
+  const at::Tensor params = at::where(finite, scale, at::full_like(scale, kNan));
+  return {params, whole.to(at::kChar), whole.mul(params)};
+}
+
+at::Tensor decode_int8(const at::Tensor& params, const at::Tensor& codes) {
+  return codes.to(at::kFloat).mul_(params);
+}
+
+Rows encode_affine(const at::Tensor& rows) {
+  const at::Tensor finite = at::isfinite(rows).all(1, /*keepdim=*/true);
+  const at::Tensor p = at::where(finite, rows, at::zeros_like(rows));
+  // + 0: never -0
+  const at::Tensor least = p.amin(1, true).clamp_(-kLargest, kLargest).add_(0.0);
+  const at::Tensor most = p.amax(1, true).clamp_(-kLargest, kLargest);
+  const at::Tensor scale = step_of(most.to(at::kDouble) - least.to(at::kDouble), 255.0);
+  const at::Tensor divisor = divisor_of(scale);
+  const at::Tensor zero_code =
+      least.to(at::kDouble).neg().div(divisor.to(at::kDouble)).round_().to(at::kFloat);
+  const at::Tensor has_zero = at::logical_and(least <= 0, most >= 0);
+  const at::Tensor low = at::where(at::logical_and(has_zero, scale > 0),
+                                   at::zeros_like(scale) - zero_code * scale, least);
+  const at::Tensor shrink = shrink_of(scale);
+  const at::Tensor whole =
+      (p * shrink - low * shrink).div_(divisor * shrink).round_().clamp_(0, 255);
+  // A constant block beyond kLargest has all codes 0.
+  const at::Tensor codes = at::where(scale > 0, whole, at::zeros_like(whole)).to(at::kByte);
+  const at::Tensor params =
+      at::cat({scale, low}, 1).masked_fill(finite.logical_not(), kNan);
+  return {params, codes, decode_affine(params, codes)};
+}
+
+at::Tensor decode_affine(const at::Tensor& params, const at::Tensor& codes) {
+  const at::Tensor scale = params.narrow(1, 0, 1), low = params.narrow(1, 1, 1);
+  const at::Tensor shrink = shrink_of(scale);
+  return codes.to(at::kFloat).mul_(scale * shrink).add_(low * shrink).div_(shrink);
+}
+
+}  // namespace brigade::blocks

@@ -1,0 +1,28 @@
+// Block-wise quantizers out of ATen operations, for any device. A row is a block. They
+// follow kernels/int8_block.h and kernels/affine_u8.h step by step, and give the same bits
+// on CPU.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace brigade::blocks {
+
+// values * scale + residual (where defined), as rows of `block`; the last row is filled up
+// with its own last value, so that it has the range of the values it really holds.
+at::Tensor rows_of(const at::Tensor& values, float scale, const at::Tensor& residual,
+                   int64_t block);
+
+// What an encoding gives, one row a block. `params` are the header's floats: scale, or
+// scale and low.
+struct Rows {
+  at::Tensor params;   // float32, rows x 1 or rows x 2
+  at::Tensor codes;    // int8 or uint8, rows x block
+  at::Tensor decoded;  // float32, rows x block
+};
+Rows encode_int8(const at::Tensor& rows);
+Rows encode_affine(const at::Tensor& rows);
+
+// codes: rows x block; params as above.
+at::Tensor decode_int8(const at::Tensor& params, const at::Tensor& codes);
+at::Tensor decode_affine(const at::Tensor& params, const at::Tensor& codes);
+
+}  // namespace brigade::blocks

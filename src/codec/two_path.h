@@ -1,0 +1,69 @@
+// The frame that all codecs share: arguments checked once, then kernels or ATen.
+#pragma once
+#include <span>
+#include <string>
+
+#include "codec/codec.h"
+#include "codec/codecs.h"
+
+namespace brigade {
+
+// A codec gives its layout and two ways to compute it. The kernels see raw memory of a CPU;
+// the ATen way sees tensors of any device, and on CPU gives the same bytes.
+class TwoPathCodec : public Codec {
+ public:
+  std::string_view name() const final { return name_; }
+  int64_t block() const final { return granularity_; }
+  int64_t wire_bytes(int64_t chunk_elements) const final;
+
+  void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
+              const at::Tensor& residual, const at::Tensor& wire) const final;
+  void decode(const at::Tensor& wire, int64_t chunk_elements,
+              const at::Tensor& out) const final;
+  void decode_add(const at::Tensor& wire, int64_t chunk_elements,
+                  const at::Tensor& out) const final;
+
+ protected:
+  using Bytes = std::span<uint8_t>;
+  using ConstBytes = std::span<const uint8_t>;
+
+  TwoPathCodec(std::string name, int64_t granularity, CodecPath path)
+      : name_(std::move(name)), granularity_(granularity), path_(path) {}
+
+  virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
+  virtual int64_t bytes_per_code() const = 0;
+
+  // `headers` and `codes` are the two parts of a message, whole; at least one value. What
+  // is behind the last value has been zeroed. `residual` is empty or undefined where there
+  // is none.
+  virtual void encode_kernel(std::span<const float> values, float scale,
+                             std::span<float> residual, Bytes headers,
+                             Bytes codes) const = 0;
+  virtual void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
+                             bool add) const = 0;
+  virtual void encode_aten(const at::Tensor& values, float scale,
+                           const at::Tensor& residual, const at::Tensor& headers,
+                           const at::Tensor& codes) const = 0;
+  // The first `size` values.
+  virtual at::Tensor decode_aten(const at::Tensor& headers, const at::Tensor& codes,
+                                 int64_t size) const = 0;
+
+ private:
+  void decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
+                 bool add) const;
+  bool kernels_for(const at::Tensor& tensor) const {
+    return path_ == CodecPath::by_device && tensor.is_cpu();
+  }
+  // Throws brigade::Error where an argument breaks the contract of codec.h.
+  void check_floats(const at::Tensor& tensor, const char* what,
+                    int64_t chunk_elements) const;
+  void check_residual(const at::Tensor& residual, const at::Tensor& values) const;
+  void check_wire(const at::Tensor& wire, const at::Tensor& values,
+                  int64_t chunk_elements) const;
+
+  std::string name_;
+  int64_t granularity_;
+  CodecPath path_;
+};
+
+}  // namespace brigade

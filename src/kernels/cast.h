@@ -1,0 +1,35 @@
+// Narrow float32 to fp16 and bf16, and widen it back.
+// Halves are their bit patterns. Any alignment an element has; zero elements are fine.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "kernels/isa.h"
+
+namespace brigade::kernels {
+
+// dst[i] = half(src[i] * scale), rounded to nearest even. NaN stays NaN (sign and upper
+// payload kept, made quiet); beyond the half's range is Inf; denormal halves are exact,
+// never flushed. REQUIRES: dst.size() == src.size(); the two do not overlap.
+using Narrow = void (*)(std::span<const float> src, float scale,
+                        std::span<std::uint16_t> dst) noexcept;
+// dst[i] = float(src[i]) * scale. Exact for scale 1.
+// REQUIRES: dst.size() == src.size(); the two do not overlap.
+using Widen = void (*)(std::span<const std::uint16_t> src, float scale,
+                       std::span<float> dst) noexcept;
+// dst[i] += float(src[i]). REQUIRES: as above.
+using WidenAdd = void (*)(std::span<const std::uint16_t> src,
+                          std::span<float> dst) noexcept;
+
+struct CastKernels {
+  Narrow narrow;
+  Widen widen;
+  WidenAdd widen_add;
+};
+
+// REQUIRES: isa_runs(isa). Isa::portable is the reference; the others equal it bit for bit
+// (which of two NaNs an addition keeps is left open).
+const CastKernels& fp16_kernels(Isa isa = isa_best()) noexcept;
+const CastKernels& bf16_kernels(Isa isa = isa_best()) noexcept;
+
+}  // namespace brigade::kernels

@@ -1,0 +1,42 @@
+// Symmetric int8 with one scale for each block of 256 values; the last block may be
+// shorter.
+//
+// Block: p = src * factor + residual, s = the smallest float >= max|p| / 127,
+//        code = round(p / s) in [-127, 127], residual = p - code * s, decoded = code * s.
+// Then |p - decoded| <= s / 2 (and a relative rounding error of 2^-22), zero is zero, a
+// block of zeros has scale 0, and denormal blocks keep their scale. |p| > 3.3e38 is encoded
+// as 3.3e38. A block with a non-finite p has scale NaN and codes 0, and its residual stays
+// as it was.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/isa.h"
+
+namespace brigade::kernels {
+
+inline constexpr std::size_t kInt8Block = 256;
+
+// One pass over memory. `residual` may be empty: then it counts as zero, and none is
+// written. REQUIRES: codes.size() == src.size(), scales.size() == ceil(src.size() / 256),
+// residual empty or of src's size; nothing overlaps. Any alignment an element has; zero
+// elements are fine.
+using Int8Encode = void (*)(std::span<const float> src, float factor,
+                            std::span<float> residual, std::span<float> scales,
+                            std::span<std::int8_t> codes) noexcept;
+// dst = decoded, or dst += decoded. REQUIRES: as above.
+using Int8Decode = void (*)(std::span<const float> scales,
+                            std::span<const std::int8_t> codes,
+                            std::span<float> dst) noexcept;
+
+struct Int8Kernels {
+  Int8Encode encode;
+  Int8Decode decode;
+  Int8Decode decode_add;
+};
+
+// REQUIRES: isa_runs(isa). Isa::portable is the reference; the others equal it bit for bit.
+const Int8Kernels& int8_kernels(Isa isa = isa_best()) noexcept;
+
+}  // namespace brigade::kernels
