@@ -58,9 +58,9 @@ at::Tensor decode_int8(const at::Tensor& params, const at::Tensor& codes) {
 Rows encode_affine(const at::Tensor& rows) {
   const at::Tensor finite = at::isfinite(rows).all(1, /*keepdim=*/true);
   const at::Tensor p = at::where(finite, rows, at::zeros_like(rows));
-  // + 0: never -0
+  // + 0: never -0, which would show in the header's bits.
   const at::Tensor least = p.amin(1, true).clamp_(-kLargest, kLargest).add_(0.0);
-  const at::Tensor most = p.amax(1, true).clamp_(-kLargest, kLargest);
+  const at::Tensor most = p.amax(1, true).clamp_(-kLargest, kLargest).add_(0.0);
   const at::Tensor scale = step_of(most.to(at::kDouble) - least.to(at::kDouble), 255.0);
   const at::Tensor divisor = divisor_of(scale);
   const at::Tensor zero_code =

@@ -11,8 +11,11 @@ namespace {
 
 template <class T>
 std::span<T> span_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return {};
-  return {tensor.data_ptr<T>(), static_cast<size_t>(tensor.numel())};
+  return {tensor.mutable_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
+}
+template <class T>
+std::span<const T> const_span_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
 }
 
 std::string describe(const at::Tensor& tensor) {
@@ -50,12 +53,12 @@ void TwoPathCodec::encode(const at::Tensor& values, int64_t chunk_elements, doub
   }
   const Bytes bytes = span_of<uint8_t>(wire);
   const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
-  if (values.numel() < chunk_elements) {
+  if (values.numel() < chunk_elements || values.numel() == 0) {
     std::memset(headers.data(), 0, headers.size());
     std::memset(codes.data() + filled, 0, codes.size() - filled);
   }
   if (values.numel() == 0) return;
-  encode_kernel(span_of<const float>(values), factor,
+  encode_kernel(const_span_of<float>(values), factor,
                 residual.defined() ? span_of<float>(residual) : std::span<float>{}, headers,
                 codes);
 }
@@ -77,7 +80,7 @@ void TwoPathCodec::decode_to(const at::Tensor& wire, int64_t chunk_elements,
   if (out.numel() == 0) return;
   const int64_t split = header_bytes(chunk_elements);
   if (kernels_for(out)) {
-    const ConstBytes bytes = span_of<const uint8_t>(wire);
+    const ConstBytes bytes = const_span_of<uint8_t>(wire);
     decode_kernel(bytes.first(split), bytes.subspan(split), span_of<float>(out), add);
     return;
   }
