@@ -1,5 +1,6 @@
 #include "launch/spawn.h"
 
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -67,6 +68,9 @@ void take_streams(const WorkerSpec& spec) {
 [[noreturn]] void call_function(const WorkerSpec& spec, const WorkerBody& body) {
   for (int fd : spec.launchers_own) close(fd);
   for (const auto& [name, value] : spec.environment) setenv(name.c_str(), value.c_str(), 1);
+  // OpenMP read its variables when the calling program was loaded.
+  const auto threads = spec.environment.find("OMP_NUM_THREADS");
+  if (threads != spec.environment.end()) at::set_num_threads(std::stoi(threads->second));
   setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   const int code = record_errors([&] { (*body.function)(spec.rank); });
   std::cout.flush();

@@ -8,7 +8,8 @@
 namespace {
 
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
-constexpr std::array<AddCommand, 1> kCommands{brigade::tool::add_run};
+constexpr std::array<AddCommand, 2> kCommands{brigade::tool::add_demo,
+                                              brigade::tool::add_run};
 
 int fail(const std::string& command, const char* what, int exit_code) {
   std::fflush(stdout);
