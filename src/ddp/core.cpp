@@ -152,10 +152,10 @@ bool DdpCore::State::hooks_in_place() const {
 
 void DdpCore::State::prepare_forward() {
   if (!hooks_removed && !hooks_in_place()) make_reducer();
-  if (gradient_sync) logger->set_runtime_stats_and_log();
-  // It counts passes. A static graph's uses of parameters are counted in its first pass, so
-  // a pass that only accumulates must not look like the first one either.
-  if (gradient_sync || static_first_pass_done) reducer->prepare_for_forward();
+  if (syncs()) {
+    logger->set_runtime_stats_and_log();
+    reducer->prepare_for_forward();
+  }
   if (joining) announce_pass();
   try {
     reducer->rebuild_buckets();
@@ -237,14 +237,14 @@ void DdpCore::before_forward() {
 bool DdpCore::wants_results() const {
   const State& s = *state_;
   if (!at::GradMode::is_enabled()) return false;
-  return s.searches_graph() || (s.options.static_graph && !s.static_first_pass_done);
+  return s.searches_graph() || s.static_first_pass();
 }
 
 void DdpCore::after_forward(const std::vector<at::Tensor*>& results) {
   State& s = *state_;
   if (!at::GradMode::is_enabled()) return;
-  s.buffer_sync = s.gradient_sync;
-  if (s.gradient_sync) {
+  s.buffer_sync = s.syncs();
+  if (s.syncs()) {
     std::vector<at::Tensor> roots;
     if (s.searches_graph()) {
       for (const at::Tensor* result : results) roots.push_back(*result);
@@ -253,7 +253,7 @@ void DdpCore::after_forward(const std::vector<at::Tensor*>& results) {
   }
   if (s.searches_graph()) {
     join_results(results, nullptr);
-  } else if (s.options.static_graph && s.gradient_sync && !s.static_first_pass_done) {
+  } else if (s.static_first_pass()) {
     std::weak_ptr<State> weak = state_;
     join_results(results, [weak] {
       auto state = weak.lock();

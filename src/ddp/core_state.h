@@ -44,16 +44,23 @@ struct DdpCore::State {
   // Whether this pass begins with the broadcast of buffers: not after a pass that only
   // accumulated, because the ranks' buffers must stay as they are until all are done.
   bool buffer_sync = true;
-  // A static graph's first pass reduces all buckets at its end.
+  // A static graph's first pass reduces all buckets at its end. It does so inside of
+  // no_sync too: the Reducer counts the uses of each parameter until its first reduction,
+  // so that must come after one pass. What later passes accumulate is not disturbed: the
+  // mean of a mean is itself.
   std::atomic<bool> static_first_pass_done{false};
 
   struct Joining {
     JoinOptions options;
     // In flight during the pass that made it; nobody waits for it here.
-    c10::intrusive_ptr<c10d::Work> notice;
+    c10::intrusive_ptr<c10d::Work> notice = nullptr;
+    bool missed_static_first_pass = false;
   };
   std::optional<Joining> joining;
 
+  bool static_first_pass() const { return options.static_graph && !static_first_pass_done; }
+  // Whether the backward pass that follows synchronises.
+  bool syncs() const { return gradient_sync || static_first_pass(); }
   bool searches_graph() const {
     return options.find_unused_parameters && !options.static_graph;
   }
@@ -77,6 +84,7 @@ struct DdpCore::State {
   // join.cpp: what a pass adds to tell the ranks that have ended.
   void announce_pass();
   void announce_gradient_sync();
+  // The largest rank that is a candidate; -1: none is.
   int agree_on_root(bool candidate) const;
   at::Tensor sum_over_ranks(at::Tensor tensor) const;
 };

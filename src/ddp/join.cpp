@@ -44,7 +44,7 @@ void shadow_pass(DdpCore::State& s) {
   s.buffer_sync = s.sum_over_ranks(syncs).item<float>() != 0;
   if (!s.buffer_sync) return;  // the active ranks only accumulate
 
-  const bool static_first_pass = s.options.static_graph && !s.static_first_pass_done;
+  const bool static_first_pass = s.static_first_pass();
   auto match_used_map = [&] {
     s.sum_over_ranks(at::zeros_like(s.reducer->get_local_used_map_on_device()));
   };
@@ -57,6 +57,7 @@ void shadow_pass(DdpCore::State& s) {
   if (s.searches_graph()) match_used_map();
   if (static_first_pass) {
     s.static_first_pass_done = true;  // its order of arrival is known after the second
+    s.joining->missed_static_first_pass = true;
   } else {
     s.reducer->push_rebuilt_params_for_all_indices();
   }
@@ -81,10 +82,9 @@ void DdpCore::State::announce_pass() {
 
 void DdpCore::State::announce_gradient_sync() {
   joining->notice = start_all_reduce(
-      group, at::full({1}, gradient_sync ? 1.0F : 0.0F, at::TensorOptions(device())));
+      group, at::full({1}, syncs() ? 1.0F : 0.0F, at::TensorOptions(device())));
 }
 
-// The largest rank that is a candidate.
 int DdpCore::State::agree_on_root(bool candidate) const {
   at::Tensor rank = at::full({1}, candidate ? group.rank() : -1, at::kInt).to(device());
   start_all_reduce(group, rank, c10d::ReduceOp::MAX)->wait();
@@ -94,7 +94,7 @@ int DdpCore::State::agree_on_root(bool candidate) const {
 void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options) {
   State& s = *state_;
   if (s.joining) throw ConfigError("join() was called inside of join()");
-  s.joining = State::Joining{options, nullptr};
+  s.joining = State::Joining{.options = options};
   auto leave = [&] {
     s.joining.reset();
     // Or the Reducer would go on dividing by the last number of active ranks.
@@ -113,6 +113,11 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
       last = false;
     }
     s.broadcast_model(s.agree_on_root(last));
+    // A rank that has not seen the graph cannot follow those that have: all learn it again.
+    if (s.options.static_graph &&
+        s.agree_on_root(s.joining->missed_static_first_pass) >= 0) {
+      s.make_reducer();
+    }
   } catch (...) {
     leave();
     throw;

@@ -35,6 +35,7 @@ PUBLIC = {
     "collect_tensors": "ddp",
     "ddp_core": "ddp",
     "distributed_data_parallel": "ddp",
+    "sampler": "ddp",
 }
 # Only these may name what is private to LibTorch's backends.
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
