@@ -71,13 +71,15 @@ double accuracy(DigitNet& net, const DataSet& data) {
   return right.to(at::kDouble).mean().item<double>();
 }
 
-// One line that is written over on a terminal; a line now and then elsewhere.
+// Rank 0's report: on a terminal one line that follows every step, elsewhere a line now and
+// then.
 class Progress {
  public:
   Progress(int steps, bool shown)
-      : steps_(steps), shown_(shown), terminal_(isatty(STDOUT_FILENO)) {}
-  void show(int step, double loss, double test_accuracy) {
-    if (!shown_) return;
+      : steps_(steps), shown_(shown), terminal_(isatty(STDOUT_FILENO) != 0) {}
+  bool due(int step) const { return shown_ && (step % 20 == 0 || step == steps_); }
+  void show(int step, double loss, double test_accuracy) const {
+    if (!shown_ || (!terminal_ && !due(step))) return;
     std::printf("%s  step %4d/%d   loss %.4f   accuracy %.3f%s", terminal_ ? "\r" : "",
                 step, steps_, loss, test_accuracy, terminal_ && step < steps_ ? "" : "\n");
     std::fflush(stdout);
@@ -127,8 +129,9 @@ Outcome train(const ProcessGroup& group, const DemoOptions& options) {
   int per_epoch = static_cast<int>((sampler.size() + batch - 1) / batch);
   int steps = options.steps > 0 ? options.steps : options.epochs * per_epoch;
   if (group.rank() == 0) introduce(*net, data.train, options);
-  Progress progress(steps, group.rank() == 0);
+  const Progress progress(steps, group.rank() == 0);
   Outcome outcome{.tested = data.test.size()};
+  if (group.rank() == 0) outcome.accuracy = accuracy(net, data.test);
   auto begin = Clock::now();
   for (int epoch = 0; outcome.steps < steps; ++epoch) {
     sampler.set_epoch(epoch);
@@ -142,10 +145,9 @@ Outcome train(const ProcessGroup& group, const DemoOptions& options) {
       loss.backward();
       optimizer.step();
       outcome.losses.push_back(loss.item<double>());
-      if (++outcome.steps % 20 == 0 || outcome.steps == steps) {
-        outcome.accuracy = accuracy(net, data.test);
-        progress.show(outcome.steps, outcome.losses.back(), outcome.accuracy);
-      }
+      ++outcome.steps;
+      if (progress.due(outcome.steps)) outcome.accuracy = accuracy(net, data.test);
+      progress.show(outcome.steps, outcome.losses.back(), outcome.accuracy);
       if (outcome.steps == steps) break;
     }
   }
