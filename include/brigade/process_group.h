@@ -19,53 +19,69 @@ class Store;
 namespace brigade {
 
 struct ProcessGroupOptions {
-  // "gloo", "nccl", or "auto": nccl where this program can use CUDA and NCCL, gloo elsewhere.
+  // "gloo", "nccl", or "auto": nccl where this program can use CUDA and NCCL, gloo
+  // elsewhere.
   std::string backend = "auto";
-  // "env://" reads the variables of brigade run, torchrun, SLURM, Open MPI or PMI; "tcp://HOST:PORT" and "file:///PATH" need rank and world_size, from
-  // here or from those variables.
+  // "env://" reads the variables of brigade run, torchrun, SLURM, Open MPI or PMI;
+  // "tcp://HOST:PORT" and "file:///PATH" need rank and world_size, from here or from those
+  // variables.
   std::string init_method = "env://";
   // What is set here wins over the environment.
   std::optional<int> rank;
   std::optional<int> world_size;
-  // How long anything may take that waits for other ranks: rendezvous, a barrier, one collective. BRIGADE_TIMEOUT (seconds) changes the default.
+  // How long anything may take that waits for other ranks: rendezvous, a barrier, one
+  // collective. BRIGADE_TIMEOUT (seconds) changes the default.
   std::optional<std::chrono::milliseconds> timeout;
-  // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when all ranks are on one host, else the one that reaches the master.
+  // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when
+  // all ranks are on one host, else the one that reaches the master.
   std::string interface;
 };
 
-// A handle to a group of ranks; copies share the group. Thread-safe except where a function says that it is collective: those are called by every rank of the
-// group, in the same order.
+// A handle to a group of ranks; copies share the group. Thread-safe except where a function
+// says that it is collective: those are called by every rank of the group, in the same
+// order.
 class ProcessGroup {
  public:
   struct State;
 
   ProcessGroup() = default;  // no group: false
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // Uses a group that somebody else made, torch.distributed for instance.
+  // Collective. Uses a group that somebody else made, torch.distributed for instance; its
+  // store serves exchange(), barrier() and the groups made from this one.
   static ProcessGroup wrap(c10::intrusive_ptr<c10d::ProcessGroup> group);
   explicit operator bool() const { return state_ != nullptr; }
 
   int rank() const;
   int size() const;
-  const std::string& backend() const;  // "gloo", "nccl" or "solo", a group of one that opens no port
+  const std::string& backend()
+      const;  // "gloo", "nccl" or "solo", a group of one that opens no port
   std::chrono::milliseconds timeout() const;
   // This rank's place among the ranks of its host, and their number.
   int local_rank() const;
   int local_size() const;
 
-  // Collective. A group of the given ranks of this group; ranks that are not in it get an empty handle.
+  // Collective. A group of the given ranks of this group, numbered in the order given;
+  // ranks that are not in it get an empty handle. A group of one is "solo".
   ProcessGroup new_group(const std::vector<int>& ranks) const;
-  // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own; without a size, the ranks of one host.
+  // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own;
+  // without a size, the ranks of one host. Throws ConfigError unless `size` divides the
+  // number of ranks.
   ProcessGroup new_subgroups(std::optional<int> size = std::nullopt) const;
-  // Collective. The same ranks over fresh connections, so that its collectives are ordered independently of this group's.
-  // With a name, different for each: may be called by several threads in any order.
+  // Collective. The same ranks over fresh connections, so that its collectives are ordered
+  // independently of this group's. With a name, different for each: may be called by
+  // several threads in any order.
   ProcessGroup duplicate(const std::string& name = "") const;
 
-  // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks that have not.
+  // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks
+  // that have not.
   void barrier(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
-  // Collective. Every rank's text, by rank, through the store: for small things, before any tensor moves.
+  // Collective. Every rank's text, by rank, through the store: for small things, before any
+  // tensor moves. `what` is named in errors, and must be equal on all ranks
+  // (MismatchError).
   std::vector<std::string> exchange(const std::string& what, const std::string& mine) const;
-  // Collective. Blocking, in place; `tensor` must be contiguous.
+  // Collective. In place; `tensor` must be contiguous (ConfigError). Blocks until it is
+  // done, with NCCL the current stream only. Throws TimeoutError when the others do not
+  // take part in time.
   void all_reduce(at::Tensor tensor) const;  // sum
   void broadcast(at::Tensor tensor, int root = 0) const;
 
@@ -76,8 +92,12 @@ class ProcessGroup {
   std::shared_ptr<State> state_;
 };
 
-// Collective over all ranks of the job. Started alone, with none of the variables set: a group of one.
-// Throws ConfigError (bad variable or option), RendezvousError (nobody there), TimeoutError.
+// Collective over all ranks of the job. Started alone, with none of the variables set: a
+// group of one. Throws ConfigError (bad variable or option), RendezvousError (the store
+// cannot be hosted or reached, a rank came twice), TimeoutError (names the ranks that did
+// not come), MismatchError (the ranks differ in world size or backend). Each within the
+// time limit; where LibTorch's store cannot be interrupted, because its host is stopped or
+// mute, the process ends with a report and exit code 1.
 ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
 
 }  // namespace brigade

@@ -1,9 +1,8 @@
 // What a ProcessGroup handle points at. Shared by the files of this folder only.
 #pragma once
+#include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-
-#include <atomic>
 
 #include "brigade/process_group.h"
 #include "torch_port/gloo_backend.h"
@@ -19,10 +18,35 @@ struct ProcessGroup::State {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
+  // By rank: the number that users know it by, and the host it runs on (launch/network.h).
+  std::vector<int> world_ranks{0};
+  std::vector<std::string> hosts;
+  // Where the groups made from this one listen.
   torch_port::GlooOptions gloo;
-  // Counters that are equal on all ranks because the calls that advance them are collective: they make keys and prefixes unique.
+  // Counters that are equal on all ranks because the calls that advance them are
+  // collective: they make keys and prefixes unique.
   std::atomic<int> groups_made{0};
   std::atomic<int> exchanges{0};
 };
 
+namespace launching {
+
+// Every rank's text, by rank. Throws TimeoutError that names the ranks that did not come
+// within `timeout`, RendezvousError when the store is lost. Leaves no key behind. Rank 0
+// returns last: it may host the store, and take it along when it exits.
+std::vector<std::string> exchange(ProcessGroup::State& state, const std::string& what,
+                                  const std::string& mine,
+                                  std::chrono::milliseconds timeout);
+
+// Sets state.group, to a c10d group of state.backend over state.store. Collective.
+void connect(ProcessGroup::State& state);
+
+// The backend that `asked` ("auto", "gloo", "nccl") means on this machine. Throws
+// ConfigError when it is unknown or cannot be used, with the reason.
+std::string choose_backend(const std::string& asked);
+
+// "3 s", "0.5 s".
+std::string in_seconds(std::chrono::milliseconds time);
+
+}  // namespace launching
 }  // namespace brigade

@@ -1,4 +1,4 @@
-// Makes Gloo process groups. The only door to gloo: no other file sees its names.
+// Makes Gloo backends. The only door to gloo: no other file sees its names.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 
 namespace c10d {
-class ProcessGroup;
+class Backend;
 class Store;
 }  // namespace c10d
 
@@ -22,9 +22,11 @@ struct GlooOptions {
   int threads = 2;
 };
 
-// Connects to every other rank through `store`; blocks until all have come, for `timeout` at most.
-// REQUIRES: `store` is used by this group alone (a PrefixStore of its own); every rank calls it.
-c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                                       const GlooOptions& options);
+// Connects to every other rank through `store`; blocks until all have come, for `timeout`
+// at most. REQUIRES: `store` is used by this backend alone (a PrefixStore of its own);
+// every rank calls it.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store,
+                                                    int rank, int size,
+                                                    const GlooOptions& options);
 
 }  // namespace brigade::torch_port

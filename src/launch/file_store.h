@@ -1,0 +1,35 @@
+// A store in a folder, for ranks that share a file system.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "launch/network.h"
+
+namespace brigade::launching {
+
+// The folder that `file:///PATH` names. Rank 0 makes it, with mode 0700, and holds a lock
+// on a file in it for as long as it lives; the store's own file has a fresh name each time.
+// So what an earlier run left behind is told from a run under way: the others wait until
+// the lock is held, and join the file it names; rank 0 clears what is left over, and
+// refuses a folder in use.
+class FileMeeting {
+ public:
+  // Throws RendezvousError: not ours, in use, or rank 0 not there by the deadline.
+  FileMeeting(std::string folder, int rank, Deadline deadline);
+  ~FileMeeting();
+  FileMeeting(const FileMeeting&) = delete;
+  FileMeeting& operator=(const FileMeeting&) = delete;
+
+  // The file to open a c10d::FileStore on.
+  const std::string& store_file() const { return store_file_; }
+
+ private:
+  void host();
+  bool try_join();
+
+  std::string folder_;
+  std::string store_file_;
+  int lock_ = -1;
+};
+
+}  // namespace brigade::launching

@@ -1,0 +1,135 @@
+#include "launch/rendezvous.h"
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "brigade/error.h"
+#include "launch/cause.h"
+#include "launch/file_store.h"
+#include "launch/network.h"
+#include "launch/watched_store.h"
+
+namespace brigade::launching {
+namespace {
+
+std::shared_ptr<Watchdog> watchdog_for(const std::string& address, int rank,
+                                       std::chrono::milliseconds timeout) {
+  return std::make_shared<Watchdog>(
+      "rank " + std::to_string(rank) + ": the store at " + address, timeout);
+}
+
+Master parse_tcp(const std::string& method) {
+  std::string rest = method.substr(6);
+  auto colon = rest.rfind(':');
+  auto expected = [&] {
+    return ConfigError("init_method='" + method +
+                       "': expected tcp://HOST:PORT with a port from 1 to 65535");
+  };
+  if (colon == std::string::npos || colon == 0) throw expected();
+  std::string host = rest.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  try {
+    return {host, parse_int("port", rest.substr(colon + 1), 1, 65535)};
+  } catch (const ConfigError&) {
+    throw expected();
+  }
+}
+
+// Where rank 0 listens: on loopback when all ranks are on this host, else on the address
+// that the others were told. A name that means loopback here (Debian gives a host's own
+// name 127.0.1.1) but belongs to a job of several hosts cannot tell which of our addresses
+// they see: all of them.
+int listen_for(const Master& master, const Environment& environment) {
+  const Address address = resolve(master.host, master.port).front();
+  const bool several_hosts = environment.local_world_size &&
+                             *environment.local_world_size < environment.world_size;
+  return address.loopback() && several_hosts ? listen_on_all(master.port)
+                                             : listen_on(address);
+}
+
+c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
+                                         const Environment& environment, bool host_it,
+                                         Deadline deadline,
+                                         std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(master.port);
+  options.isServer = host_it;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  if (host_it) {
+    // LibTorch's own server would listen on every interface.
+    options.masterListenFd = listen_for(master, environment);
+  } else {
+    reach(master.host, master.port, deadline);
+  }
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(master.host, options);
+  } catch (const std::exception& error) {
+    throw RendezvousError("the store at " + endpoint(master.host, master.port) +
+                          " does not work: " + cause_of(error) +
+                          "; does something else listen there?");
+  }
+}
+
+MeetingPoint meet_over_tcp(Master master, const Environment& environment,
+                           std::chrono::milliseconds timeout) {
+  const bool host_it = environment.rank == 0 && !environment.agent_store;
+  // All of one host: loopback, whatever name the host was given.
+  if (environment.single_host() && !environment.agent_store) master.host = "127.0.0.1";
+  const std::string address = endpoint(master.host, master.port);
+  auto watchdog = watchdog_for(address, environment.rank, timeout);
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  auto store = watchdog->watch("connect", std::string(), [&] {
+    return open_tcp(master, environment, host_it, deadline, timeout);
+  });
+  return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog)), address,
+          master.host, host_it};
+}
+
+MeetingPoint meet_in_file(const std::string& folder, const Environment& environment,
+                          std::chrono::milliseconds timeout) {
+  auto watchdog = watchdog_for(folder, environment.rank, timeout);
+  auto meeting = std::make_shared<FileMeeting>(folder, environment.rank,
+                                               std::chrono::steady_clock::now() + timeout);
+  auto store = watchdog->watch("open", std::string(), [&] {
+    return c10::make_intrusive<c10d::FileStore>(meeting->store_file(),
+                                                environment.world_size);
+  });
+  store->setTimeout(timeout);
+  return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog),
+                                            std::move(meeting)),
+          folder, "", false};
+}
+
+MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
+                             const Environment& environment,
+                             std::chrono::milliseconds timeout) {
+  if (method.empty() || method == "env://") {
+    return meet_over_tcp(read_master(lookup, environment), environment, timeout);
+  }
+  if (method.rfind("tcp://", 0) == 0) {
+    // A launcher's store is where the variables say, and nowhere else.
+    Environment own = environment;
+    own.agent_store = false;
+    return meet_over_tcp(parse_tcp(method), own, timeout);
+  }
+  if (method.rfind("file:///", 0) == 0 && method.size() > 8) {
+    return meet_in_file(method.substr(7), environment, timeout);
+  }
+  throw ConfigError("init_method='" + method +
+                    "': expected env://, tcp://HOST:PORT or file:///PATH");
+}
+
+}  // namespace
+
+MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
+                  const Environment& environment, std::chrono::milliseconds timeout) {
+  MeetingPoint point = meet_unprefixed(init_method, lookup, environment, timeout);
+  point.store = c10::make_intrusive<c10d::PrefixStore>(
+      "brigade/attempt_" + std::to_string(environment.restart_count), point.store);
+  return point;
+}
+
+}  // namespace brigade::launching
