@@ -45,14 +45,9 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 }
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const { return state_->store; }
 
-<<<<<<< HEAD
-ProcessGroup ProcessGroup::duplicate(const std::string& name) const {
-  return make(*state_, "duplicate/" + (name.empty() ? std::to_string(state_->groups_made++) : name), state_->rank, state_->size);
-=======
 std::vector<std::string> ProcessGroup::exchange(const std::string& what,
                                                 const std::string& mine) const {
   return launching::exchange(*state_, what, mine, state_->timeout);
->>>>>>> e34476a (Process groups: environment of torchrun, SLURM and MPI, rendezvous over TCP and file, watched stores, a group of one without ports)
 }
 
 void ProcessGroup::barrier(std::optional<std::chrono::milliseconds> timeout) const {
