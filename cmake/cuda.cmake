@@ -1,1 +1,66 @@
-# CUDA and NCCL: see torch_port/nccl_module.cpp.
+# The NCCL backend: a module of its own (src/torch_port/nccl_backend.h says why), on where a CUDA toolkit, NCCL's header and
+# LibTorch's CUDA part are found. No GPU is needed to build it.
+# Gives: BRIGADE_CUDA_ON, BRIGADE_CUDA_WHY, BRIGADE_NCCL_ON, BRIGADE_NCCL_WHY, and the target brigade_nccl where it is on.
+option(BRIGADE_NCCL "build the NCCL backend where CUDA is found" ON)
+
+function(_brigade_cuda_of_libtorch out)
+  set(${out} "" PARENT_SCOPE)
+  if(EXISTS "${LibTorch_ROOT}/version.py")
+    file(STRINGS "${LibTorch_ROOT}/version.py" line REGEX "^cuda.*= *'[0-9.]+'")
+    string(REGEX MATCH "[0-9]+\\.[0-9]+" version "${line}")
+    set(${out} "${version}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+function(_brigade_find_cuda)
+  set(BRIGADE_CUDA_ON OFF PARENT_SCOPE)
+  if(NOT TARGET LibTorch::cuda)
+    set(BRIGADE_CUDA_WHY "this LibTorch is built for the CPU only" PARENT_SCOPE)
+    return()
+  endif()
+  find_package(CUDAToolkit QUIET)
+  if(NOT CUDAToolkit_FOUND)
+    set(BRIGADE_CUDA_WHY "no CUDA toolkit found (CUDAToolkit_ROOT names one)" PARENT_SCOPE)
+    return()
+  endif()
+  _brigade_cuda_of_libtorch(wanted)
+  string(REGEX MATCH "^[0-9]+" wanted_major "${wanted}")
+  if(wanted AND NOT wanted_major EQUAL CUDAToolkit_VERSION_MAJOR)
+    set(BRIGADE_CUDA_WHY "the toolkit is CUDA ${CUDAToolkit_VERSION}, LibTorch wants ${wanted}" PARENT_SCOPE)
+    return()
+  endif()
+  set(BRIGADE_CUDA_ON ON PARENT_SCOPE)
+  set(BRIGADE_CUDA_WHY "toolkit ${CUDAToolkit_VERSION} in ${CUDAToolkit_TARGET_DIR}" PARENT_SCOPE)
+  set(BRIGADE_CUDA_INCLUDE "${CUDAToolkit_INCLUDE_DIRS}" PARENT_SCOPE)
+endfunction()
+
+_brigade_find_cuda()
+
+set(BRIGADE_NCCL_ON OFF)
+if(NOT BRIGADE_NCCL)
+  set(BRIGADE_NCCL_WHY "BRIGADE_NCCL is OFF")
+elseif(NOT BRIGADE_CUDA_ON)
+  set(BRIGADE_NCCL_WHY "it needs CUDA")
+else()
+  find_path(BRIGADE_NCCL_INCLUDE nccl.h
+    HINTS ${BRIGADE_CUDA_INCLUDE} "${LibTorch_ROOT}/../nvidia/nccl/include" ENV NCCL_ROOT PATH_SUFFIXES include)
+  if(BRIGADE_NCCL_INCLUDE)
+    set(BRIGADE_NCCL_ON ON)
+    set(BRIGADE_NCCL_WHY "nccl.h in ${BRIGADE_NCCL_INCLUDE}")
+  else()
+    set(BRIGADE_NCCL_WHY "nccl.h not found (NCCL_ROOT names its folder)")
+  endif()
+endif()
+
+if(BRIGADE_NCCL_ON)
+  add_library(brigade_nccl MODULE src/torch_port/nccl_module.cpp)
+  target_compile_features(brigade_nccl PRIVATE cxx_std_20)
+  target_include_directories(brigade_nccl PRIVATE src)
+  target_include_directories(brigade_nccl SYSTEM PRIVATE ${BRIGADE_CUDA_INCLUDE} ${BRIGADE_NCCL_INCLUDE})
+  # LibTorch's CUDA part needs cuDNN and others, which are needed to run, not to build.
+  target_link_options(brigade_nccl PRIVATE -Wl,--allow-shlib-undefined)
+  target_link_libraries(brigade_nccl PRIVATE LibTorch::cuda)
+  brigade_compile_options(brigade_nccl)
+  # Found beside libbrigade.so, in the build tree as in the install tree.
+  set_target_properties(brigade_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "$<TARGET_FILE_DIR:brigade>")
+endif()

@@ -38,11 +38,11 @@ class Exchange {
 
   std::vector<std::string> run(const std::string& mine) {
     try {
-      store_.set(keys_[state_.rank], what_ + '\n' + mine);
+      store_.set(keys_[state_.rank], header() + mine);
       wait_for_all();
       auto texts = read();
-      leave();
       for (int rank = 0; rank < state_.size; ++rank) strip(rank, texts[rank]);
+      leave();
       return texts;
     } catch (const c10::Error& error) {
       throw RendezvousError("lost the store during '" + what_ + "': " + cause_of(error));
@@ -80,17 +80,22 @@ class Exchange {
     return texts;
   }
 
-  // Takes off what the other rank thinks this is about; it must be the same.
+  // What must be equal on all ranks comes before the text itself.
+  std::string header() const {
+    return what_ + " of " + std::to_string(state_.size) + " ranks\n";
+  }
+
   void strip(int rank, std::string& text) const {
-    const auto end = text.find('\n');
-    if (text.compare(0, end, what_) != 0) {
+    const std::string theirs = text.substr(0, text.find('\n') + 1);
+    const std::string mine = header();
+    if (theirs != mine) {
       throw MismatchError("rank " + std::to_string(state_.world_ranks[state_.rank]) +
-                          " is at '" + what_ + "', rank " +
+                          " is at '" + mine.substr(0, mine.size() - 1) + "', rank " +
                           std::to_string(state_.world_ranks[rank]) + " at '" +
-                          text.substr(0, end) +
+                          theirs.substr(0, theirs.size() - 1) +
                           "': expected all ranks to make the same calls in the same order");
     }
-    text.erase(0, end + 1);
+    text.erase(0, mine.size());
   }
 
   // The last one to have read cleans up. Rank 0 waits for that.

@@ -1,5 +1,6 @@
 #include "launch/file_store.h"
 
+#include <c10/util/Exception.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -140,6 +141,28 @@ bool FileMeeting::try_join() {
   if (count < 2 || text[count - 1] != '\n') return false;
   store_file_ = folder_ + std::string(text, static_cast<std::size_t>(count) - 1);
   return true;
+}
+
+c10::intrusive_ptr<c10d::Store> PunctualFileStore::clone() {
+  return c10::make_intrusive<PunctualFileStore>(path_, numWorkers_);
+}
+
+std::vector<uint8_t> PunctualFileStore::get(const std::string& key) {
+  wait({key});
+  return FileStore::get(key);
+}
+
+void PunctualFileStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout_); }
+
+void PunctualFileStore::wait(const std::vector<std::string>& keys,
+                             const std::chrono::milliseconds& timeout) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  while (!check(keys)) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      C10_THROW_ERROR(DistStoreError, "timed out waiting for a key in " + path_);
+    }
+    std::this_thread::sleep_for(5ms);
+  }
 }
 
 }  // namespace brigade::launching

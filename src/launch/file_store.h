@@ -1,7 +1,7 @@
 // A store in a folder, for ranks that share a file system.
 #pragma once
-#include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "launch/network.h"
 
@@ -30,6 +30,18 @@ class FileMeeting {
   std::string folder_;
   std::string store_file_;
   int lock_ = -1;
+};
+
+// A FileStore that keeps its time limits: c10d's own counts whole seconds, and one too
+// many.
+class PunctualFileStore : public c10d::FileStore {
+ public:
+  using FileStore::FileStore;
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
 };
 
 }  // namespace brigade::launching

@@ -43,13 +43,12 @@ std::chrono::milliseconds choose_timeout(const ProcessGroupOptions& options,
 
 // What every rank tells the others when they first meet.
 struct Introduction {
-  std::string world_size, backend, host;
+  std::string backend, host;
 
-  std::string text() const { return world_size + "\n" + backend + "\n" + host; }
+  std::string text() const { return backend + "\n" + host; }
   static Introduction parse(const std::string& text) {
     Introduction found;
     std::istringstream lines(text);
-    std::getline(lines, found.world_size);
     std::getline(lines, found.backend);
     std::getline(lines, found.host);
     return found;
@@ -74,13 +73,11 @@ void claim_rank(State& state) {
 
 void introduce(State& state) {
   claim_rank(state);
-  const Introduction mine{std::to_string(state.size), state.backend,
-                          launching::host_identity()};
+  const Introduction mine{state.backend, launching::host_identity()};
   auto texts = launching::exchange(state, "rendezvous", mine.text(), state.timeout);
   const Introduction first = Introduction::parse(texts[0]);
   for (int rank = 0; rank < state.size; ++rank) {
     const Introduction other = Introduction::parse(texts[rank]);
-    check_equal("world size", rank, first.world_size, other.world_size);
     check_equal("backend", rank, first.backend, other.backend);
     state.hosts.push_back(other.host);
   }

@@ -1,7 +1,7 @@
 #include "launch/rendezvous.h"
 
-#include <algorithm>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <map>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -73,19 +73,34 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   }
 }
 
+// The stores that this process hosts, by address, as long as it lives: a peer that comes to
+// a second group finds the same store, not one that is just going away; prefixes keep their
+// keys apart.
+c10::intrusive_ptr<c10d::Store>& hosted_store(const std::string& address) {
+  static std::mutex mutex;
+  // Not destroyed: LibTorch's own statics may be gone by then.
+  static auto* stores = new std::map<std::string, c10::intrusive_ptr<c10d::Store>>;
+  std::lock_guard lock(mutex);
+  return (*stores)[address];
+}
+
 MeetingPoint meet_over_tcp(Master master, const Environment& environment,
                            std::chrono::milliseconds timeout) {
   const bool host_it = environment.rank == 0 && !environment.agent_store;
   // All of one host: loopback, whatever name the host was given.
   if (environment.single_host() && !environment.agent_store) master.host = "127.0.0.1";
   const std::string address = endpoint(master.host, master.port);
-  auto watchdog = watchdog_for(address, environment.rank, timeout);
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-  auto store = watchdog->watch("connect", std::string(), [&] {
-    return open_tcp(master, environment, host_it, deadline, timeout);
-  });
-  return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog)), address,
-          master.host, host_it};
+  c10::intrusive_ptr<c10d::Store> own;
+  auto& store = host_it ? hosted_store(address) : own;
+  if (!store) {
+    auto watchdog = watchdog_for(address, environment.rank, timeout);
+    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    auto opened = watchdog->watch("connect", std::string(), [&] {
+      return open_tcp(master, environment, host_it, deadline, timeout);
+    });
+    store = c10::make_intrusive<WatchedStore>(std::move(opened), std::move(watchdog));
+  }
+  return {store, address, master.host};
 }
 
 MeetingPoint meet_in_file(const std::string& folder, const Environment& environment,
@@ -94,13 +109,13 @@ MeetingPoint meet_in_file(const std::string& folder, const Environment& environm
   auto meeting = std::make_shared<FileMeeting>(folder, environment.rank,
                                                std::chrono::steady_clock::now() + timeout);
   auto store = watchdog->watch("open", std::string(), [&] {
-    return c10::make_intrusive<c10d::FileStore>(meeting->store_file(),
-                                                environment.world_size);
+    return c10::make_intrusive<PunctualFileStore>(meeting->store_file(),
+                                                  environment.world_size);
   });
   store->setTimeout(timeout);
   return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog),
                                             std::move(meeting)),
-          folder, "", false};
+          folder, ""};
 }
 
 MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,

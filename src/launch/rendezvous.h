@@ -15,8 +15,6 @@ struct MeetingPoint {
   std::string address;
   // The host of a TCP store; empty for a file.
   std::string host;
-  // Whether the store ends with this process.
-  bool hosted_here = false;
 };
 
 // Connects to the store that `init_method` names; rank 0 hosts it where no launcher does.

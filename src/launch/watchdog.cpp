@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "launch/error_file.h"
+
 namespace brigade::launching {
 
 Watchdog::Watchdog(std::string who, std::chrono::milliseconds limit)
@@ -73,6 +75,7 @@ void Watchdog::bite() {
                      " s; is its process stopped, or the network cut?";
   std::string line = "brigade: " + text + "\n";
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) _exit(1);
+  write_error_file("TimeoutError: " + text);
   _exit(1);
 }
 

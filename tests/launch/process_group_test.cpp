@@ -167,8 +167,8 @@ TEST(ProcessGroup, RanksThatMakeDifferentCallsAreToldSo) {
       ADD_FAILURE() << "the mix-up was not noticed";
     } catch (const MismatchError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("'model'"), std::string::npos) << text;
-      EXPECT_NE(text.find("'hook'"), std::string::npos) << text;
+      EXPECT_NE(text.find("'model of 2 ranks'"), std::string::npos) << text;
+      EXPECT_NE(text.find("'hook of 2 ranks'"), std::string::npos) << text;
     }
   });
 }

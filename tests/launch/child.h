@@ -1,0 +1,108 @@
+// One child process with an environment of its own: for what a worker may do to itself,
+// like ending with a report, that run_ranks must not see.
+#pragma once
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "brigade/error.h"
+
+namespace brigade::testing {
+
+using Variables = std::map<std::string, std::string>;
+
+// Exit codes of a child: 0 when its body returned, 2 ConfigError, 3 RendezvousError, 4
+// TimeoutError, 5 MismatchError, 6 anything else; 1 is the watchdog's.
+struct Outcome {
+  int code = -1;
+  std::string text;  // what it wrote to stderr
+  std::chrono::milliseconds took{0};
+};
+
+class Child {
+ public:
+  // Starts at once, with none of the launchers' variables but those given.
+  // REQUIRES: the calling process has one thread.
+  Child(const Variables& variables, const std::function<void()>& body)
+      : begun_(std::chrono::steady_clock::now()) {
+    if (pipe(pipe_) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ != 0) {
+      close(pipe_[1]);
+      return;
+    }
+    alarm(30);  // whatever happens, it does not stay
+    dup2(pipe_[1], STDERR_FILENO);
+    close(pipe_[0]);
+    close(pipe_[1]);
+    enter(variables);
+    _exit(run(body));
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      finish();
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  Outcome finish() {
+    Outcome outcome;
+    char buffer[4096];
+    ssize_t count;
+    while ((count = read(pipe_[0], buffer, sizeof buffer)) > 0) {
+      outcome.text.append(buffer, static_cast<size_t>(count));
+    }
+    close(pipe_[0]);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    outcome.took = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - begun_);
+    return outcome;
+  }
+
+ private:
+  static void enter(const Variables& variables) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                             "TORCHELASTIC_RESTART_COUNT", "BRIGADE_TIMEOUT"}) {
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  static int run(const std::function<void()>& body) {
+    auto say = [](const char* text) { fprintf(stderr, "%s\n", text); };
+    try {
+      body();
+      return 0;
+    } catch (const ConfigError& error) {
+      return say(error.what()), 2;
+    } catch (const RendezvousError& error) {
+      return say(error.what()), 3;
+    } catch (const TimeoutError& error) {
+      return say(error.what()), 4;
+    } catch (const MismatchError& error) {
+      return say(error.what()), 5;
+    } catch (const std::exception& error) {
+      return say(error.what()), 6;
+    }
+  }
+
+  std::chrono::steady_clock::time_point begun_;
+  int pipe_[2];
+  pid_t pid_ = 0;
+};
+
+}  // namespace brigade::testing

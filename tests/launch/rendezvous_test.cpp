@@ -1,0 +1,470 @@
+#include "launch/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "brigade/process_group.h"
+#include "launch/child.h"
+#include "launch/network.h"
+#include "support/ranks.h"
+
+namespace brigade {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Child;
+using testing::Outcome;
+using testing::Variables;
+
+// A loopback socket with a port of its own, closed in the end.
+class Listener {
+ public:
+  explicit Listener(bool listening = true) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    if (listening) {
+      EXPECT_EQ(listen(fd_, 16), 0);
+    }
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(fd_); }
+  int fd() const { return fd_; }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int fd_;
+  int port_;
+};
+
+std::string free_port() { return Listener(false).port(); }
+
+Variables torchrun(int rank, int size, const std::string& port,
+                   const Variables& more = {}) {
+  Variables all{{"RANK", std::to_string(rank)},
+                {"WORLD_SIZE", std::to_string(size)},
+                {"LOCAL_RANK", std::to_string(rank)},
+                {"LOCAL_WORLD_SIZE", std::to_string(size)},
+                {"MASTER_ADDR", "127.0.0.1"},
+                {"MASTER_PORT", port},
+                {"BRIGADE_TIMEOUT", "1"}};
+  for (const auto& [name, value] : more) all[name] = value;
+  return all;
+}
+
+void join_and_sum(const ProcessGroupOptions& options = {}) {
+  ProcessGroup group = init_process_group(options);
+  at::Tensor x = at::ones({3});
+  group.all_reduce(x);
+  if (x[0].item<int>() != group.size()) throw std::runtime_error("wrong sum");
+}
+
+// The outcomes of `size` ranks that all do the same.
+std::vector<Outcome> run_world(int size,
+                               const std::function<Variables(int rank)>& variables,
+                               const std::function<void()>& body) {
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank = 0; rank < size; ++rank) {
+    children.push_back(std::make_unique<Child>(variables(rank), body));
+  }
+  std::vector<Outcome> outcomes;
+  for (auto& child : children) outcomes.push_back(child->finish());
+  return outcomes;
+}
+
+void expect_all_well(const std::vector<Outcome>& outcomes) {
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].code, 0) << "process " << i << ": " << outcomes[i].text;
+  }
+}
+
+void expect_outcome(const Outcome& outcome, int code, const std::vector<std::string>& said,
+                    std::chrono::milliseconds within = 5s) {
+  EXPECT_EQ(outcome.code, code) << outcome.text;
+  for (const std::string& part : said) {
+    EXPECT_NE(outcome.text.find(part), std::string::npos)
+        << "'" << part << "' in: " << outcome.text;
+  }
+  EXPECT_LT(outcome.took, within);
+}
+
+std::set<std::string> own_sockets() {
+  std::set<std::string> inodes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    std::string target = std::filesystem::read_symlink(entry, gone);
+    if (target.rfind("socket:[", 0) == 0)
+      inodes.insert(target.substr(8, target.size() - 9));
+  }
+  return inodes;
+}
+
+// The local addresses, in /proc's spelling, that this process listens on.
+std::vector<std::string> listening_addresses() {
+  std::vector<std::string> found;
+  const std::set<std::string> own = own_sockets();
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    std::getline(lines, line);
+    while (std::getline(lines, line)) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout,
+          inode;
+      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
+          timeout >> inode;
+      if (state == "0A" && own.count(inode))
+        found.push_back(local.substr(0, local.find(':')));
+    }
+  }
+  return found;
+}
+
+bool loopback_only() {
+  for (const std::string& address : listening_addresses()) {
+    if (address != "0100007F" && address != "00000000000000000000000001000000")
+      return false;
+  }
+  return true;
+}
+
+TEST(Rendezvous, AloneIsSoloAndOpensNoPort) {
+  Child child({}, [] {
+    ProcessGroup group = init_process_group();
+    group.barrier();
+    join_and_sum();
+    ProcessGroup copy = group.duplicate();
+    if (group.backend() != "solo" || copy.backend() != "solo")
+      throw std::runtime_error("not solo");
+    if (!own_sockets().empty()) throw std::runtime_error("a socket is open");
+  });
+  expect_outcome(child.finish(), 0, {});
+}
+
+TEST(Rendezvous, RankZeroHostsTheStoreOnLoopbackOnly) {
+  const std::string port = free_port();
+  // A name that is not loopback's: one host is one host, whatever it is called.
+  expect_all_well(run_world(
+      3,
+      [&](int rank) {
+        return torchrun(rank, 3, port, {{"MASTER_ADDR", "192.0.2.77"}});
+      },
+      [] {
+        ProcessGroup group = init_process_group();
+        ProcessGroup copy = group.duplicate();
+        group.barrier();
+        if (listening_addresses().empty())
+          throw std::runtime_error("found no listener at all");
+        if (!loopback_only()) throw std::runtime_error("listens beyond loopback");
+        group.barrier();
+      }));
+}
+
+TEST(Rendezvous, AStoreOfRankZeroCanBeMetAgain) {
+  const std::string port = free_port();
+  expect_all_well(run_world(
+      2,
+      [&](int rank) {
+        return torchrun(rank, 2, port, {{"BRIGADE_TIMEOUT", "5"}});
+      },
+      [] {
+        for (int i = 0; i < 3; ++i) join_and_sum();
+      }));
+}
+
+TEST(Rendezvous, TcpNeedsNoVariables) {
+  const std::string method = "tcp://127.0.0.1:" + free_port();
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.push_back(std::make_unique<Child>(Variables{}, [&] {
+      ProcessGroupOptions options{.backend = "gloo",
+                                  .init_method = method,
+                                  .rank = rank,
+                                  .world_size = 3,
+                                  .timeout = 5s};
+      ProcessGroup group = init_process_group(options);
+      if (group.local_rank() != rank || group.local_size() != 3)
+        throw std::runtime_error("place");
+      if (!loopback_only()) throw std::runtime_error("listens beyond loopback");
+      group.barrier();
+    }));
+  }
+  for (auto& child : children) expect_outcome(child->finish(), 0, {});
+}
+
+TEST(Rendezvous, BadOptionsAreRefusedAtOnce) {
+  auto refused = [](ProcessGroupOptions options, const std::string& said) {
+    Child child(torchrun(1, 2, "29500"), [&] { init_process_group(options); });
+    expect_outcome(child.finish(), 2, {said}, 1s);
+  };
+  refused({.backend = "glo"}, "backend='glo': expected gloo, nccl or auto");
+  refused({.init_method = "http://x"}, "init_method='http://x': expected env://");
+  refused({.init_method = "tcp://x"}, "init_method='tcp://x': expected tcp://HOST:PORT");
+  refused({.init_method = "tcp://x:70000"}, "expected tcp://HOST:PORT");
+  refused({.init_method = "file://"}, "expected env://");
+  refused({.timeout = 0ms}, "timeout=0 ms");
+  refused({.rank = 5}, "rank 5 of a world of 2");
+}
+
+TEST(Rendezvous, ABadVariableIsAConfigErrorOfInit) {
+  Child child(torchrun(0, 2, "29500", {{"RANK", "1x"}}), [] { init_process_group(); });
+  expect_outcome(child.finish(), 2, {"RANK='1x': expected a whole number"}, 1s);
+}
+
+TEST(Rendezvous, NobodyThereIsSaidWithAddressAndCause) {
+  const std::string port = free_port();
+  Child child(torchrun(1, 2, port), [] { init_process_group(); });
+  expect_outcome(child.finish(), 3,
+                 {"127.0.0.1:" + port, "Connection refused", "within 1.0 s"});
+}
+
+TEST(Rendezvous, AnUnknownHostIsNamed) {
+  Variables variables = torchrun(1, 2, "29500", {{"MASTER_ADDR", "no-such-host.invalid"}});
+  variables["LOCAL_WORLD_SIZE"] = "1";
+  variables["LOCAL_RANK"] = "0";
+  Child child(variables, [] { init_process_group(); });
+  Outcome outcome = child.finish();
+  expect_outcome(outcome, outcome.code == 1 ? 1 : 3, {"no-such-host.invalid"});
+}
+
+TEST(Rendezvous, APortInUseIsNamed) {
+  Listener taken;
+  Child child(torchrun(0, 2, taken.port()), [] { init_process_group(); });
+  expect_outcome(child.finish(), 3, {"127.0.0.1:" + taken.port(), "in use"}, 1s);
+}
+
+TEST(Rendezvous, AMasterAddressOfAnotherHostIsNamedOnRankZero) {
+  Variables variables = torchrun(0, 2, free_port(), {{"MASTER_ADDR", "192.0.2.1"}});
+  variables["LOCAL_WORLD_SIZE"] = "1";
+  Child child(variables, [] { init_process_group(); });
+  expect_outcome(child.finish(), 3, {"192.0.2.1", "no address of this host"}, 1s);
+}
+
+TEST(Rendezvous, AMuteServerEndsTheProcessWithAReport) {
+  Listener mute;
+  const std::string file =
+      std::filesystem::temp_directory_path() / ("brigade-error-" + mute.port());
+  Child child(torchrun(1, 2, mute.port(), {{"TORCHELASTIC_ERROR_FILE", file}}),
+              [] { init_process_group(); });
+  expect_outcome(
+      child.finish(), 1,
+      {"rank 1: the store at 127.0.0.1:" + mute.port() + " does not answer: connect"});
+  std::stringstream written;
+  written << std::ifstream(file).rdbuf();
+  EXPECT_NE(written.str().find("TimeoutError: rank 1: the store at"), std::string::npos);
+  std::filesystem::remove(file);
+}
+
+TEST(Rendezvous, AServerThatTalksGarbageIsRefused) {
+  Listener garbage;
+  Child server({}, [&] {
+    while (true) {
+      int client = accept(garbage.fd(), nullptr, nullptr);
+      std::string noise(64, '\xff');
+      if (send(client, noise.data(), noise.size(), MSG_NOSIGNAL) < 0) continue;
+      shutdown(client, SHUT_WR);
+    }
+  });
+  Child child(torchrun(1, 2, garbage.port()), [] { init_process_group(); });
+  expect_outcome(child.finish(), 3,
+                 {"the store at 127.0.0.1:" + garbage.port() + " does not work"});
+}
+
+TEST(Rendezvous, AStrangerWhoTalksGarbageToTheStoreDoesNoHarm) {
+  testing::run_ranks(2, [](ProcessGroup group) {
+    if (group.rank() == 1) {
+      for (unsigned char byte : {0x00, 0x41, 0xff}) {
+        Listener unused;
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        address.sin_port =
+            htons(static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))));
+        ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        std::string noise(4096, static_cast<char>(byte));
+        EXPECT_GT(send(fd, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
+        close(fd);
+      }
+    }
+    for (int i = 0; i < 3; ++i) group.barrier();
+  });
+}
+
+TEST(Rendezvous, AMissingRankIsNamed) {
+  const std::string port = free_port();
+  auto outcomes = run_world(
+      2, [&](int rank) { return torchrun(rank, 3, port); }, [] { init_process_group(); });
+  expect_outcome(outcomes[0], 4, {"rendezvous: rank 2 of 3 did not come within 1 s"});
+  // Rank 1 sees the same, or that rank 0 gave up first and took the store along.
+  EXPECT_TRUE(outcomes[1].code == 4 || outcomes[1].code == 3) << outcomes[1].text;
+}
+
+TEST(Rendezvous, ARankThatComesTwiceIsNamed) {
+  const std::string port = free_port();
+  auto outcomes = run_world(
+      3, [&](int i) { return torchrun(std::min(i, 1), 3, port); },
+      [] { init_process_group(); });
+  int twice = 0;
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_NE(outcome.code, 0);
+    twice += outcome.text.find("rank 1 came twice") != std::string::npos;
+  }
+  EXPECT_EQ(twice, 1);
+}
+
+TEST(Rendezvous, RanksThatDisagreeAboutTheWorldSizeAreTold) {
+  const std::string port = free_port();
+  auto outcomes = run_world(
+      2, [&](int rank) { return torchrun(rank, 2 + rank, port); },
+      [] { init_process_group(); });
+  expect_outcome(
+      outcomes[0], 5,
+      {"rank 0 is at 'rendezvous of 2 ranks'", "rank 1 at 'rendezvous of 3 ranks'"});
+  EXPECT_NE(outcomes[1].code, 0);
+}
+
+TEST(Rendezvous, AStoppedStoreHostEndsItsPeersWithAReport) {
+  const std::string port = free_port();
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  Child host(torchrun(0, 2, port), [] {
+    ProcessGroup group = init_process_group();
+    while (true) std::this_thread::sleep_for(1h);
+  });
+  Child peer(torchrun(1, 2, port), [&] {
+    ProcessGroup group = init_process_group();
+    if (write(ready[1], "r", 1) != 1) return;
+    std::this_thread::sleep_for(200ms);
+    group.store()->get("anything");
+  });
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(host.pid(), SIGSTOP);
+  expect_outcome(peer.finish(), 1, {"does not answer: get of ", "anything"});
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(Rendezvous, RestartsDoNotMeetEachOthersKeys) {
+  testing::run_ranks(2, [](ProcessGroup group) {
+    // As after a restart under the same launcher: rank 1 is late.
+    setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+    if (group.rank() == 1) std::this_thread::sleep_for(100ms);
+    join_and_sum({.backend = "gloo", .timeout = 5s});
+  });
+}
+
+// ---- file://
+// ---------------------------------------------------------------------------------
+
+class FileRendezvous : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/brigade-test-XXXXXX";
+    base_ = mkdtemp(name);
+    folder_ = base_ + "/meet";
+  }
+  void TearDown() override { std::filesystem::remove_all(base_); }
+
+  ProcessGroupOptions options(int rank, int size,
+                              std::chrono::milliseconds timeout = 1s) const {
+    return {.backend = "gloo",
+            .init_method = "file://" + folder_,
+            .rank = rank,
+            .world_size = size,
+            .timeout = timeout};
+  }
+  std::vector<Outcome> run(int size) const {
+    std::vector<std::unique_ptr<Child>> children;
+    for (int rank = size - 1; rank >= 0; --rank) {
+      children.push_back(std::make_unique<Child>(
+          Variables{}, [&] { join_and_sum(options(rank, size, 5s)); }));
+    }
+    std::vector<Outcome> outcomes;
+    for (auto& child : children) outcomes.push_back(child->finish());
+    return outcomes;
+  }
+  Outcome alone(int rank) const {
+    Child child({}, [&] { init_process_group(options(rank, 2)); });
+    return child.finish();
+  }
+
+  std::string base_, folder_;
+};
+
+TEST_F(FileRendezvous, RanksMeetAgainAndAgainAndLeaveNothing) {
+  for (int size : {2, 4, 3}) {
+    expect_all_well(run(size));
+    EXPECT_TRUE(std::filesystem::is_empty(base_));
+  }
+}
+
+TEST_F(FileRendezvous, WhatADeadRunLeftIsCleared) {
+  mkdir(folder_.c_str(), 0700);
+  std::ofstream(folder_ + "/lock") << "/store-1-1\n";
+  std::ofstream(folder_ + "/store-1-1") << "half a rec";
+  expect_all_well(run(2));
+  EXPECT_TRUE(std::filesystem::is_empty(base_));
+}
+
+TEST_F(FileRendezvous, WhatIsNotOursIsRefused) {
+  std::ofstream(folder_) << "a file of the user's";
+  expect_outcome(alone(0), 3, {folder_, "no folder"}, 1s);
+  std::filesystem::remove(folder_);
+  mkdir(folder_.c_str(), 0755);
+  chmod(folder_.c_str(), 0755);
+  expect_outcome(alone(0), 3, {folder_, "open to others"}, 1s);
+  chmod(folder_.c_str(), 0700);
+  std::ofstream(folder_ + "/thesis.tex") << "precious";
+  expect_outcome(alone(0), 3, {folder_, "thesis.tex"}, 1s);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/thesis.tex"));
+}
+
+TEST_F(FileRendezvous, AFolderInUseIsRefused) {
+  Child first({}, [&] { init_process_group(options(0, 2, 3s)); });
+  while (!std::filesystem::exists(folder_ + "/lock")) std::this_thread::sleep_for(5ms);
+  std::this_thread::sleep_for(100ms);
+  expect_outcome(alone(0), 3, {folder_, "another run is using it"}, 1s);
+  expect_outcome(first.finish(), 4, {"rank 1 of 2 did not come"});
+}
+
+TEST_F(FileRendezvous, RankZeroMissingIsSaid) {
+  expect_outcome(alone(1), 3, {folder_, "rank 0 did not come"});
+}
+
+TEST_F(FileRendezvous, ATruncatedRecordDoesNotHangForEver) {
+  Child first({}, [&] {
+    ProcessGroup group = init_process_group(options(0, 2));
+    // A length without its bytes, as a writer that was killed leaves it.
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().rfind("store-", 0) != 0) continue;
+      std::ofstream file(entry.path(), std::ios::app | std::ios::binary);
+      const size_t length = 1000;
+      file.write(reinterpret_cast<const char*>(&length), sizeof length);
+    }
+    group.store()->get("anything");
+  });
+  Child second({}, [&] {
+    init_process_group(options(1, 2));
+    std::this_thread::sleep_for(6s);
+  });
+  expect_outcome(first.finish(), 1, {"does not answer: get of"});
+}
+
+}  // namespace
+}  // namespace brigade
