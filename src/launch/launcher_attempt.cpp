@@ -273,7 +273,7 @@ std::optional<RecordedError> Attempt::recorded(const Worker& worker) const {
 
 // Whether a worker failed only because another one had gone: then the other is the cause.
 bool Attempt::lost_its_peer(const Worker& worker) const {
-  if (worker.signal && worker.signal != SIGABRT) return false;
+  if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
   constexpr std::array kPhrases{"Connection closed by peer", "Connection reset by peer",
                                 "Broken pipe", "remote process exited",
                                 "NCCL communicator was aborted"};

@@ -88,6 +88,12 @@ Command::~Command() {
 
 void Command::signal(int number) const { kill(pid_, number); }
 
+bool Command::has_ended() const {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid_;
+}
+
 bool Command::read_some() {
   const auto left = std::chrono::ceil<milliseconds>(deadline_ - steady_clock::now());
   pollfd fds[]{{out_, POLLIN, 0}, {err_, POLLIN, 0}};

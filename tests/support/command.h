@@ -37,6 +37,10 @@ class Command {
   void signal(int number) const;
   // Reads until stdout holds `text`; false when it ended, or the limit came, before.
   bool wait_for_output(const std::string& text);
+  // Whether it has ended; `finish` gives the result.
+  bool has_ended() const;
+  // stdout so far.
+  const std::string& said() const { return result_.out; }
   CommandResult finish();
 
  private:

@@ -1,6 +1,11 @@
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iostream>
 #include <string>
+#include <vector>
 
 #include "brigade/launch.h"
 #include "command.h"
@@ -23,8 +28,32 @@ std::string command_name(const CLI::App& app) {
   return chosen.empty() ? "brigade" : "brigade " + chosen.front()->get_name();
 }
 
+// A "--" between the options of a subcommand and a program's name may be there or not;
+// CLI11 would take it for the end of the subcommand.
+std::vector<std::string> without_separator(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto named = [&](const CLI::App* command) {
+    return !words.empty() && command->get_name() == words[0] &&
+           command->get_prefix_command();
+  };
+  const auto commands = app.get_subcommands(named);
+  if (commands.empty()) return words;
+  for (size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
+    if (words[i] == "--") {
+      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+    const CLI::Option* option = commands[0]->get_option_no_throw(words[i]);
+    if (option && option->get_expected_max() > 0) ++i;
+  }
+  return words;
+}
+
 int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
-  app.parse(argc, argv);
+  std::vector<std::string> words = without_separator(app, argc, argv);
+  // CLI11 takes them from the back.
+  std::ranges::reverse(words);
+  app.parse(std::move(words));
   if (app.get_subcommands().empty()) std::fputs(app.help().c_str(), stdout);
   return exit_code;
 } catch (const CLI::Success& asked_for_help) {
@@ -49,5 +78,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   int exit_code = 0;
   for (AddCommand add : kCommands) add(app, exit_code);
-  return run(app, argc, argv, exit_code);
+  const int code = run(app, argc, argv, exit_code);
+  std::cout.flush();
+  std::fflush(nullptr);
+  // Not return: a thread that waits for a store which has become mute must not meet
+  // destructors.
+  _exit(code);
 }
