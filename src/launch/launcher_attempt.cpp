@@ -80,7 +80,7 @@ class Attempt {
   AttemptResult result_;
   steady_clock::time_point started_ = steady_clock::now();
   bool ending_ = false;
-  bool killed_ = false;
+  bool finished_ = false;
   std::optional<steady_clock::time_point> settle_until_;
   std::optional<steady_clock::time_point> term_at_;
   steady_clock::time_point kill_at_;
@@ -89,7 +89,7 @@ class Attempt {
 // Left early, by an exception: nothing may stay behind.
 Attempt::~Attempt() {
   const auto deadline = steady_clock::now() + kUnkillable;
-  while (!workers_.empty() && !family_.living().empty() && steady_clock::now() < deadline) {
+  while (!finished_ && !family_.living().empty() && steady_clock::now() < deadline) {
     family_.signal(SIGKILL);
     usleep(5'000);
   }
@@ -112,6 +112,7 @@ AttemptResult Attempt::run() {
     look_elsewhere();
     enforce_limits();
   }
+  finished_ = true;
   drain();
   conclude();
   return std::move(result_);
@@ -230,7 +231,6 @@ void Attempt::enforce_limits() {
   }
   if (ending_ && now >= kill_at_) {
     family_.signal(SIGKILL);
-    killed_ = true;
   }
 }
 
@@ -273,6 +273,8 @@ std::optional<RecordedError> Attempt::recorded(const Worker& worker) const {
 
 // Whether a worker failed only because another one had gone: then the other is the cause.
 bool Attempt::lost_its_peer(const Worker& worker) const {
+  // Gloo writes to a connection that has gone as to any other.
+  if (worker.failed && worker.signal == SIGPIPE) return true;
   if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
   constexpr std::array kPhrases{"Connection closed by peer", "Connection reset by peer",
                                 "Broken pipe", "remote process exited",

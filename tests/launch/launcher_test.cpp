@@ -90,6 +90,15 @@ TEST(Launch, TheFirstFailureIsShownNotItsPeersEcho) {
   EXPECT_EQ(error.failure()->message, "std::runtime_error: the cause");
 }
 
+TEST(Launch, AWorkerThatDiedWritingToItsLostPeerIsNotTheCause) {
+  const LaunchError error = failure_of(2, [](int rank) {
+    if (rank == 0) raise(SIGPIPE);
+    usleep(200'000);
+    _exit(5);
+  });
+  EXPECT_EQ(error.exit_code(), 5) << error.what();
+}
+
 TEST(Launch, AWorkerThatRecordedItsErrorAndWasEndedBeforeItsExitIsStillTheCause) {
   const LaunchError error = failure_of(2, [](int rank) {
     if (rank == 0) {

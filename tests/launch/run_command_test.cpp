@@ -400,7 +400,9 @@ def main():
     x = torch.ones(2) * (dist.get_rank() + 1)
     dist.all_reduce(x)
     print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", x[0].item(), sys.argv[1:])
-    if "raise" in sys.argv and dist.get_rank() == 1: raise ValueError("python's own words")
+    if "raise" in sys.argv and dist.get_rank() == 1:
+        dist.destroy_process_group()
+        raise ValueError("python's own words")
     dist.barrier()
     dist.destroy_process_group()
 main()
@@ -421,8 +423,8 @@ TEST_F(WithPython, AScriptsExceptionIsShown) {
   CommandOptions options = slow_;
   options.environment = {{"PYTHON_EXEC", python_}, {"PYTHONPATH", folder_.path()}};
   const auto result = run({"-n", "2", "-m", "train", "raise"}, options);
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.err.find("rank 1 failed: exit code 1"), std::string::npos) << result.err;
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.err.find("rank 1 failed: "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("\n  ValueError: python's own words"), std::string::npos)
       << result.err;
 }
