@@ -279,7 +279,8 @@ TEST(Rendezvous, AServerThatTalksGarbageIsRefused) {
       shutdown(client, SHUT_WR);
     }
   });
-  Child child(torchrun(1, 2, garbage.port()), [] { init_process_group(); });
+  Child child(torchrun(1, 2, garbage.port(), {{"BRIGADE_TIMEOUT", "2"}}),
+              [] { init_process_group(); });
   expect_outcome(child.finish(), 3,
                  {"the store at 127.0.0.1:" + garbage.port() + " does not work"});
 }
@@ -358,6 +359,37 @@ TEST(Rendezvous, AStoppedStoreHostEndsItsPeersWithAReport) {
   expect_outcome(peer.finish(), 1, {"does not answer: get of ", "anything"});
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST(Rendezvous, TheInterfaceToListenOnCanBeNamed) {
+  auto run = [](const Variables& more, const std::string& interface) {
+    const std::string port = free_port();
+    return run_world(
+        2, [&](int rank) { return torchrun(rank, 2, port, more); },
+        [&] { join_and_sum({.backend = "gloo", .interface = interface}); });
+  };
+  expect_all_well(run({}, "lo"));
+  expect_all_well(run({{"GLOO_SOCKET_IFNAME", "lo"}}, ""));
+  for (const Outcome& outcome : run({{"GLOO_SOCKET_IFNAME", "none0"}}, "")) {
+    expect_outcome(outcome, 3, {"interface 'none0'"});
+  }
+  for (const Outcome& outcome : run({{"GLOO_SOCKET_IFNAME", "lo"}}, "none1")) {
+    expect_outcome(outcome, 3, {"interface 'none1'"});
+  }
+}
+
+TEST(Rendezvous, NcclWithoutADeviceIsRefusedWithTheReason) {
+  Child child(torchrun(1, 2, "29500"), [] {
+    ProcessGroupOptions options{.backend = "nccl"};
+    init_process_group(options);
+  });
+  Outcome outcome = child.finish();
+  // Where there is a device, nobody is at the port.
+  EXPECT_TRUE(outcome.code == 2 || outcome.code == 3) << outcome.text;
+  if (outcome.code == 2) {
+    EXPECT_NE(outcome.text.find("backend='nccl' cannot be used here: "), std::string::npos)
+        << outcome.text;
+  }
 }
 
 TEST(Rendezvous, RestartsDoNotMeetEachOthersKeys) {
