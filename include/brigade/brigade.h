@@ -2,5 +2,8 @@
 #pragma once
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/error.h"
+#include "brigade/hook.h"
+#include "brigade/hooks/power_sgd.h"
+#include "brigade/hooks/registry.h"
 #include "brigade/process_group.h"
 #include "brigade/sampler.h"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/hook.h"
 #include "brigade/process_group.h"
 
 namespace torch::nn {
@@ -57,6 +58,10 @@ struct DdpOptions {
   // The size of each bucket, in MiB, in the order in which they are sent; the last one
   // holds for all that follow. Wins over bucket_cap_mb. Each > 0.
   std::vector<double> bucket_cap_mb_list;
+  // The buckets until they are made anew after the first iteration, by parameter name: what
+  // logging_data().bucket_parameters showed in an earlier run. A resumed run then adds up in
+  // the same order as one that was never stopped, and equals it to the last bit.
+  std::vector<std::vector<std::string>> first_buckets;
   // Gradients are views into the buckets: no second copy of them in memory. Use zero_grad
   // of brigade, not detach_(), on such gradients.
   bool gradient_as_bucket_view = false;
@@ -150,8 +155,18 @@ class DdpCore {
   // backward() no longer synchronises; cannot be undone but by reset().
   void remove_autograd_hooks();
   // Collective. Makes training possible again after a failed backward(): fresh connections,
-  // fresh buckets, no gradients, and rank 0's parameters and buffers (if init_sync).
+  // fresh buckets, no gradients, a hook that has forgotten all, and rank 0's parameters and
+  // buffers (if init_sync).
   void reset();
+
+  // From the next pass on `hook` reduces the gradients, over `group` (empty: the model's own).
+  // An empty hook: the Reducer's own all-reduce. Every rank sets the same; the next forward
+  // pass compares them and throws MismatchError, on every rank, where they differ.
+  // Between iterations only; throws ConfigError when the hook can't reduce the model's dtypes.
+  void set_hook(std::shared_ptr<Hook> hook, ProcessGroup group = {});
+  const std::shared_ptr<Hook>& hook() const;
+  // Of the present hook; zeros without one.
+  HookStats hook_stats() const;
 
   DdpLoggingData logging_data() const;
   const ProcessGroup& group() const;

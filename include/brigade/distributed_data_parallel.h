@@ -80,6 +80,13 @@ class DistributedDataParallelImpl : public torch::nn::Module {
     core_.join(loop, options);
   }
 
+  // How gradients are reduced; see DdpCore. ddp->set_hook(make_hook("fp16"))
+  void set_hook(std::shared_ptr<Hook> hook, ProcessGroup group = {}) {
+    core_.set_hook(std::move(hook), std::move(group));
+  }
+  const std::shared_ptr<Hook>& hook() const { return core_.hook(); }
+  HookStats hook_stats() const { return core_.hook_stats(); }
+
   void update_process_group(ProcessGroup group) {
     core_.update_process_group(std::move(group));
   }

@@ -87,6 +87,7 @@ class Comm {
 
   int rank() const;
   int size() const;
+  const std::string& backend() const;  // "gloo", "nccl" or "solo"
   // Counts the backward passes that synchronised since the hook was set, from 0.
   int64_t step() const;
 
@@ -134,6 +135,8 @@ class Hook {
   // Between steps only. A hook without state keeps the default.
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState&) {}
+  // Forgets everything, as if new.
+  virtual void reset() {}
   // Equal on two ranks only if their hooks do the same; compared before the first bucket.
   // Name and options, readable.
   virtual std::string fingerprint() const { return name(); }

@@ -71,6 +71,9 @@ class ProcessGroup {
   // independently of this group's. With a name, different for each: may be called by
   // several threads in any order.
   ProcessGroup duplicate(const std::string& name = "") const;
+  // Collective. A name that starts with `what` and that no other call on this group gives:
+  // for keys and duplicates.
+  std::string unique_name(const std::string& what) const;
 
   // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks
   // that have not.

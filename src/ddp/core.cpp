@@ -36,6 +36,28 @@ torch_port::ReducerOptions reducer_options(const DdpOptions& options) {
   return out;
 }
 
+// The options' first buckets as indices into `names`. Throws unless each name is there
+// once.
+std::vector<std::vector<size_t>> bucket_indices(const DdpOptions& options,
+                                                const std::vector<std::string>& names) {
+  std::vector<std::vector<size_t>> buckets;
+  std::set<std::string> missing(names.begin(), names.end());
+  for (const auto& bucket : options.first_buckets) {
+    auto& indices = buckets.emplace_back();
+    for (const std::string& name : bucket) {
+      if (!missing.erase(name)) {
+        throw ConfigError("first_buckets names '" + name +
+                          "', which the model does not train, or names it twice");
+      }
+      indices.push_back(std::find(names.begin(), names.end(), name) - names.begin());
+    }
+  }
+  if (!buckets.empty() && !missing.empty()) {
+    throw ConfigError("first_buckets lacks the parameter '" + *missing.begin() + "'");
+  }
+  return buckets;
+}
+
 void check_ignored_names(const DdpModel& model, const std::set<std::string>& ignored) {
   std::set<std::string> known;
   for (const DdpParameter& parameter : model.parameters) known.insert(parameter.name);
@@ -66,10 +88,20 @@ DdpModel without_ignored(DdpModel model, const std::set<std::string>& ignored) {
   return model;
 }
 
+std::vector<std::string> trained_names(const DdpModel& model, const DdpOptions& options) {
+  std::vector<std::string> names;
+  for (const DdpParameter& p : model.parameters) {
+    const bool trained = p.tensor.defined() && p.tensor.requires_grad();
+    if (trained && !options.parameters_to_ignore.contains(p.name)) names.push_back(p.name);
+  }
+  return names;
+}
+
 // Why this rank cannot train its model; empty: it can.
 std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   reducer_options(options);
   check_ignored_names(model, options.parameters_to_ignore);
+  bucket_indices(options, trained_names(model, options));
   const auto& parameters = model.parameters;
   std::set<at::DeviceType> devices;
   bool trains = false;
@@ -125,8 +157,9 @@ std::string quoted(const std::vector<std::string>& names,
 void DdpCore::State::make_reducer() {
   logger.reset();
   reducer.reset();  // before the next one: its hooks on the parameters must be gone
-  reducer = torch_port::make_reducer(trained, names, sparse, group.c10d(),
-                                     reducer_options(options));
+  auto made_of = reducer_options(options);
+  made_of.first_buckets = bucket_indices(options, names);
+  reducer = torch_port::make_reducer(trained, names, sparse, group.c10d(), made_of);
   logger = torch_port::make_logger(reducer);
   initial_bucket_bytes = logger->get_bucket_sizes();
   static_first_pass_done = false;
@@ -135,9 +168,7 @@ void DdpCore::State::make_reducer() {
   for (const at::Tensor& parameter : trained) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
   }
-  if (make_comm_hook) {
-    if (auto hook = make_comm_hook()) reducer->register_comm_hook(std::move(hook));
-  }
+  if (engine) register_hook();
 }
 
 bool DdpCore::State::hooks_in_place() const {
@@ -221,12 +252,12 @@ DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
   state_->make_reducer();
 }
 
-DdpCore::~DdpCore() = default;
+DdpCore::~DdpCore() { state_->close_engine(); }
 
 void DdpCore::before_forward() {
   State& s = *state_;
   if (!at::GradMode::is_enabled()) return;  // inference: no rank need hear of it
-  if (s.failure) std::rethrow_exception(s.failure);
+  s.agree_on_hook();
   s.prepare_forward();
   if (s.has_buffers_to_sync()) {
     s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
@@ -273,7 +304,9 @@ void DdpCore::update_process_group(ProcessGroup group) {
   state_->group = std::move(group);
   state_->reducer->reset_state();
   state_->reducer->update_process_group(state_->group.c10d());
-  if (state_->on_new_group) state_->on_new_group(state_->group);
+  if (!state_->hook || state_->hook_group) return;
+  state_->make_engine();
+  state_->make_reducer();
 }
 
 void DdpCore::remove_autograd_hooks() {
@@ -283,14 +316,18 @@ void DdpCore::remove_autograd_hooks() {
 
 void DdpCore::reset() {
   State& s = *state_;
+  s.close_engine();
   s.logger.reset();
   s.reducer.reset();
   zero_grad(s.trained);
   s.group = s.group.duplicate();
-  s.failure = nullptr;
   s.joining.reset();
   s.buffer_sync = true;
-  if (s.on_new_group) s.on_new_group(s.group);
+  if (s.hook) {
+    s.hook->reset();
+    if (s.hook_group) s.hook_group = s.hook_group.duplicate();
+    s.make_engine();
+  }
   if (s.options.init_sync) s.broadcast_model(0);
   s.make_reducer();
 }

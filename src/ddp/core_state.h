@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "brigade/ddp_core.h"
+#include "engine/engine.h"
 
 namespace brigade {
 
@@ -30,15 +31,13 @@ struct DdpCore::State {
   std::vector<const torch::autograd::Node*> accumulators;
   bool hooks_removed = false;
 
-  // Where a communication hook comes in: asked for one whenever a Reducer has been made,
-  // which takes a hook once only and before its first backward pass. Not set, or an empty
-  // answer: the Reducer's own all-reduce.
-  std::function<std::unique_ptr<c10d::CommHookInterface>()> make_comm_hook;
-  // Called after `group` has been exchanged.
-  std::function<void(const ProcessGroup&)> on_new_group;
-  // The first cause of a failed backward pass, if somebody knows it (a hook's error, say):
-  // thrown again by before_forward until reset(), instead of the Reducer's guess.
-  std::exception_ptr failure;
+  // The hook that is set, if any, the engine that runs it, and the group it was given, if
+  // any. The engine goes with its group; a Reducer takes a hook once only.
+  std::shared_ptr<Hook> hook;
+  std::shared_ptr<engine::Engine> engine;
+  ProcessGroup hook_group;
+  // Whether all ranks are known to have the same hook.
+  bool hook_agreed = false;
 
   bool gradient_sync = true;
   // Whether this pass begins with the broadcast of buffers: not after a pass that only
@@ -70,6 +69,11 @@ struct DdpCore::State {
   at::Device device() const { return trained.front().device(); }
 
   void make_reducer();
+  // hooking.cpp
+  void make_engine();
+  void close_engine();
+  void register_hook();
+  void agree_on_hook();
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.

@@ -94,6 +94,7 @@ int DdpCore::State::agree_on_root(bool candidate) const {
 void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options) {
   State& s = *state_;
   if (s.joining) throw ConfigError("join() was called inside of join()");
+  s.agree_on_hook();  // also with the ranks that have no input at all
   s.joining = State::Joining{.options = options};
   auto leave = [&] {
     s.joining.reset();

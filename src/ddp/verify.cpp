@@ -36,6 +36,9 @@ Lines describe(const DdpModel& model, const DdpOptions& options) {
   };
   option("bucket_cap_mb", options.bucket_cap_mb.value_or(0));
   option("bucket_cap_mb_list", c10::Join(" ", options.bucket_cap_mb_list));
+  std::string buckets;
+  for (const auto& bucket : options.first_buckets) buckets += c10::Join(" ", bucket) + "; ";
+  option("first_buckets", buckets);
   option("find_unused_parameters", options.find_unused_parameters);
   option("static_graph", options.static_graph);
   option("broadcast_buffers", options.broadcast_buffers);

@@ -110,6 +110,7 @@ Comm::Comm(std::unique_ptr<Lane> lane) : lane_(std::move(lane)) {}
 Comm::~Comm() = default;
 int Comm::rank() const { return lane_->run.engine->group().rank(); }
 int Comm::size() const { return lane_->run.engine->group().size(); }
+const std::string& Comm::backend() const { return lane_->run.engine->group().backend(); }
 int64_t Comm::step() const { return lane_->run.step; }
 
 Collective Comm::all_reduce(at::Tensor tensor) {

@@ -75,14 +75,16 @@ void Engine::close() {
   give_up("the model was destroyed while its gradients were being reduced");
 }
 
-void Engine::set_hook(std::shared_ptr<Hook> hook) {
+void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
   throw_if_failed();
   if (busy())
     throw Error("set_hook: a backward pass is under way; set it between iterations");
   std::lock_guard lock(mutex_);
   hook_ = std::move(hook);
   step_ = -1;
-  agreed_ = false;
+  agreed_ = agreed;
+  before_this_step_ = step_cost_ = {};
+  reductions_.clear();
 }
 
 void Engine::agree() {

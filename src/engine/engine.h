@@ -30,8 +30,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Between steps: throws if a bucket is under way. Steps count from 0 again.
-  void set_hook(std::shared_ptr<Hook> hook);
+  // Between steps: throws if a bucket is under way. Steps count from 0 again, and so do the
+  // statistics. `agreed`: the ranks are known to have set the same one.
+  void set_hook(std::shared_ptr<Hook> hook, bool agreed = false);
   const std::shared_ptr<Hook>& hook() const { return hook_; }
 
   // Starts the hook on a bucket. The future holds the resulting tensor, or an error that

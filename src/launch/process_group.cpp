@@ -34,6 +34,10 @@ void run(const char* what, ProcessGroup::State& state, Start start) {
 
 }  // namespace
 
+std::string ProcessGroup::unique_name(const std::string& what) const {
+  return what + std::to_string(state_->names_given++);
+}
+
 int ProcessGroup::rank() const { return state_->rank; }
 int ProcessGroup::size() const { return state_->size; }
 const std::string& ProcessGroup::backend() const { return state_->backend; }

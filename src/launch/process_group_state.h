@@ -27,6 +27,7 @@ struct ProcessGroup::State {
   // collective: they make keys and prefixes unique.
   std::atomic<int> groups_made{0};
   std::atomic<int> exchanges{0};
+  std::atomic<int> names_given{0};
 };
 
 namespace launching {

@@ -38,10 +38,13 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
                                             const std::vector<bool>& sparse,
                                             c10::intrusive_ptr<c10d::ProcessGroup> group,
                                             const ReducerOptions& options) {
-  auto buckets = std::get<0>(
-      c10d::compute_bucket_assignment_by_size(parameters, first_limits(options), sparse));
-  // Gradients come in about the reverse order of definition.
-  std::reverse(buckets.begin(), buckets.end());
+  auto buckets = options.first_buckets;
+  if (buckets.empty()) {
+    buckets = std::get<0>(
+        c10d::compute_bucket_assignment_by_size(parameters, first_limits(options), sparse));
+    // Gradients come in about the reverse order of definition.
+    std::reverse(buckets.begin(), buckets.end());
+  }
   std::unordered_map<size_t, std::string> name_of;
   for (size_t i = 0; i < names.size(); ++i) name_of[i] = names[i];
   auto reducer = std::shared_ptr<c10d::Reducer>(

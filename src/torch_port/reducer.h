@@ -22,6 +22,8 @@ struct ReducerOptions {
   int64_t first_bucket_cap = 0;
   int64_t bucket_cap = 0;
   std::vector<int64_t> bucket_caps;
+  // Indices of parameters; empty: by the caps.
+  std::vector<std::vector<size_t>> first_buckets;
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = false;
   bool static_graph = false;

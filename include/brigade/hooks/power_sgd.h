@@ -1,0 +1,53 @@
+// PowerSGD: gradients as low-rank matrices (Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS
+// 2019).
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "brigade/hook.h"
+
+namespace brigade {
+
+// The names are PyTorch's.
+struct PowerSGDOptions {
+  // ---- changes the result
+  // Columns of P and Q; 1 or more. More: less error, more bytes.
+  int64_t matrix_approximation_rank = 1;
+  // Steps of plain averaging before compression starts; 0 or more.
+  int64_t start_powerSGD_iter = 1000;
+  // A matrix is compressed only if that makes it smaller by more than this factor.
+  double min_compression_rate = 2;
+  // Add in the next step what this step lost.
+  bool use_error_feedback = true;
+  // Start from the last step's Q instead of a random one.
+  bool warm_start = true;
+  // Added to every column's norm; 0 is safe: a column of zeros stays zero.
+  double orthogonalization_epsilon = 0;
+  uint64_t random_seed = 0;
+
+  // ---- changes only speed or memory
+  // Steps between two log lines with the compression statistics.
+  int64_t compression_stats_logging_frequency = 10'000;
+  // Compress matrices of one shape in one batched product.
+  bool batch_tensors_with_same_shape = false;
+};
+
+struct CompressionStats {
+  double rate = 0;  // before / after; 0 while nothing was compressed
+  int64_t elements_before = 0;
+  int64_t elements_after = 0;
+};
+
+class PowerSGDHook : public Hook {
+ public:
+  virtual CompressionStats compression_stats() const = 0;
+};
+
+// Each matrix of a bucket by itself; vectors and matrices too small to gain go uncompressed
+// with the P's in one all-reduce; the Q's follow in a second. Keeps errors and Q's by
+// parameter. Throws ConfigError for options out of range.
+std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
+// The whole bucket as one square matrix: faster, coarser.
+std::shared_ptr<PowerSGDHook> make_batched_power_sgd(PowerSGDOptions options = {});
+
+}  // namespace brigade

@@ -1,0 +1,59 @@
+// Hooks by name, and by PyTorch's DDPCommHookType.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/hook.h"
+#include "brigade/process_group.h"
+
+namespace brigade {
+
+enum class DDPCommHookType {
+  ALLREDUCE,
+  FP16_COMPRESS,
+  BF16_COMPRESS,
+  QUANTIZE_PER_TENSOR,
+  QUANTIZE_PER_CHANNEL,
+  POWER_SGD,
+  POWER_SGD_RANK2,
+  BATCHED_POWER_SGD,
+  BATCHED_POWER_SGD_RANK2,
+  NOOP,
+};
+
+// One row of the table of hooks; everything that offers or lists hooks reads it.
+struct HookEntry {
+  std::string_view name;
+  std::string_view summary;
+  // Names of its options, in the order in which help shows them.
+  std::vector<std::string_view> options;
+  // What the contract tests hold it to, as a relative error of the mean of one step
+  // (Frobenius norm); negative: the result is not a mean.
+  double tolerance;
+  // Whether one step may be further off because the rest is fed back in the next.
+  bool error_feedback;
+};
+std::span<const HookEntry> hook_table();
+
+// "fp16", "powersgd:rank=2,start=10", "fp16+powersgd": a name with options, and wrappers
+// (fp16, bf16) before it, each followed by '+'. Throws ConfigError that lists what is known
+// and, for a near miss, the likely one.
+std::shared_ptr<Hook> make_hook(std::string_view spec);
+std::shared_ptr<Hook> make_hook(DDPCommHookType type);
+// The spec that make_hook(type) stands for, e.g. "powersgd:rank=2".
+std::string_view hook_spec(DDPCommHookType type);
+
+// Any inner hook on a bucket cast to half, its result cast back.
+std::shared_ptr<Hook> fp16_compress_wrapper(std::shared_ptr<Hook> inner);
+std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> inner);
+
+// PyTorch's way to set a hook. `state`: the group to reduce over; none: the model's own.
+template <class Ddp>
+void register_ddp_comm_hook(DDPCommHookType type, Ddp& ddp, ProcessGroup state = {}) {
+  ddp->set_hook(make_hook(type), std::move(state));
+}
+
+}  // namespace brigade

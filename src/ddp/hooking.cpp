@@ -1,0 +1,75 @@
+// How a hook comes to the Reducer.
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "ddp/core_state.h"
+#include "engine/agreement.h"
+#include "engine/bridge.h"
+
+namespace brigade {
+
+void DdpCore::State::make_engine() {
+  close_engine();
+  const ProcessGroup& over = hook_group ? hook_group : group;
+  engine = engine::Engine::make(over, over.unique_name("engine"));
+  engine->set_hook(hook, /*agreed=*/true);  // agree_on_hook() sees to it
+  hook_agreed = false;
+}
+
+void DdpCore::State::close_engine() {
+  if (engine) engine->close();
+  engine.reset();
+}
+
+void DdpCore::State::register_hook() {
+  auto names_of_parameters = std::make_shared<engine::Names>();
+  for (size_t index = 0; index < trained.size(); ++index) {
+    (*names_of_parameters)[trained[index].unsafeGetTensorImpl()] = names[index];
+  }
+  reducer->register_comm_hook(engine::make_bridge(engine, std::move(names_of_parameters)));
+  logger->set_comm_hook(hook->name());
+}
+
+void DdpCore::State::agree_on_hook() {
+  if (engine) engine->throw_if_failed();
+  if (std::exchange(hook_agreed, true)) return;
+  engine::agree_on_hook(group, hook ? hook->fingerprint() : "none");
+}
+
+void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
+  State& s = *state_;
+  if (torch::autograd::get_current_graph_task_id() != -1 ||
+      (s.engine && s.engine->busy())) {
+    throw Error("set_hook: a backward pass is under way; set the hook between iterations");
+  }
+  for (const at::Tensor& parameter : s.trained) {
+    if (hook) hook->check_dtype(parameter.scalar_type());
+  }
+  const bool same_group =
+      s.hook_group ? group && group.c10d() == s.hook_group.c10d() : !group;
+  s.hook = std::move(hook);
+  s.hook_group = std::move(group);
+  s.hook_agreed = false;
+  if (s.hook && s.engine && same_group) {
+    s.engine->set_hook(s.hook, /*agreed=*/true);
+    s.logger->set_comm_hook(s.hook->name());
+    return;
+  }
+  const bool was_hooked = s.engine != nullptr;
+  s.close_engine();
+  if (s.hook) s.make_engine();
+  if (was_hooked) {
+    s.make_reducer();  // the old one keeps its hook for ever
+  } else if (s.hook) {
+    s.register_hook();
+  }
+}
+
+const std::shared_ptr<Hook>& DdpCore::hook() const { return state_->hook; }
+
+HookStats DdpCore::hook_stats() const {
+  return state_->engine ? state_->engine->stats() : HookStats{};
+}
+
+}  // namespace brigade

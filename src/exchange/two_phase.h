@@ -1,0 +1,24 @@
+// The compressed all-reduce that every dense codec uses.
+//
+// Vocabulary. Every rank *owns* one *chunk* of the values. Phase one brings all ranks'
+// messages for a chunk to its owner, who decodes and adds them up in float32, ranks in
+// order. Phase two brings the owner's mean, encoded again, to everybody.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "brigade/hook.h"
+#include "codec/codec.h"
+
+namespace brigade {
+
+// `values`, one dimension of contiguous float32, becomes the mean over the ranks, up to the
+// codec's error; every rank, the owner too, writes what it decodes, so all end with the
+// same bits. With one rank nothing happens. `residual`: undefined, or error feedback of the
+// same size, updated: over the ranks, the mean of the residuals is exactly what the results
+// so far lack (the owner takes the error of phase two upon itself, times the number of
+// ranks). Sends 2 (W - 1) / W times the codec's bytes a rank. The arguments must live until
+// it ends.
+Task<void> two_phase_all_reduce(at::Tensor values, const Codec& codec, at::Tensor residual,
+                                Comm& comm);
+
+}  // namespace brigade

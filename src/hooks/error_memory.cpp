@@ -1,0 +1,53 @@
+#include "hooks/error_memory.h"
+
+#include <ATen/ATen.h>
+
+namespace brigade {
+
+at::Tensor ErrorMemory::of(const Bucket& bucket) {
+  at::Tensor& flat = flat_[bucket.names().front()];
+  if (!flat.defined() || !fits(bucket, flat)) flat = assemble(bucket);
+  return flat;
+}
+
+bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
+  int64_t begin = 0;
+  for (size_t index = 0; index < bucket.names().size(); ++index) {
+    const auto found = errors_.find(bucket.names()[index]);
+    if (found == errors_.end() || !found->second.is_alias_of(flat) ||
+        found->second.storage_offset() != begin) {
+      return false;
+    }
+    begin += bucket.parameters()[index].numel();
+  }
+  return begin == flat.numel();
+}
+
+at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
+  at::Tensor flat = at::zeros_like(bucket.buffer(), at::kFloat);
+  int64_t begin = 0;
+  for (size_t index = 0; index < bucket.names().size(); ++index) {
+    at::Tensor view = flat.narrow(0, begin, bucket.parameters()[index].numel());
+    begin += view.numel();
+    at::Tensor& error = errors_[bucket.names()[index]];
+    if (error.defined()) view.copy_(error.flatten());
+    error = view;
+  }
+  return flat;
+}
+
+void ErrorMemory::save(HookState& state) const {
+  for (const auto& [name, error] : errors_)
+    state.tensors[kErrorPrefix + name] = error.clone();
+}
+
+void ErrorMemory::load(const HookState& state) {
+  flat_.clear();
+  errors_.clear();
+  const std::string prefix = kErrorPrefix;
+  for (const auto& [key, tensor] : state.tensors) {
+    if (key.rfind(prefix, 0) == 0) errors_[key.substr(prefix.size())] = tensor.clone();
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,24 @@
+// A bucket's values as float32, whatever its dtype.
+#pragma once
+#include <ATen/ATen.h>
+
+namespace brigade {
+
+// The buffer itself where it is float32, a copy elsewhere; give_back() writes the copy
+// back.
+class FloatValues {
+ public:
+  explicit FloatValues(at::Tensor buffer)
+      : buffer_(std::move(buffer)), values_(buffer_.to(at::kFloat)) {}
+  const at::Tensor& values() const { return values_; }
+  at::Tensor give_back() {
+    if (!values_.is_same(buffer_)) buffer_.copy_(values_);
+    return buffer_;
+  }
+
+ private:
+  at::Tensor buffer_;
+  at::Tensor values_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,45 @@
+#include <ATen/ATen.h>
+
+#include "codec/codecs.h"
+#include "exchange/two_phase.h"
+#include "hooks/dense.h"
+#include "hooks/float_values.h"
+
+namespace brigade {
+namespace {
+
+class HalfHook : public Hook {
+ public:
+  HalfHook(std::string name, at::ScalarType dtype, std::unique_ptr<Codec> codec)
+      : name_(std::move(name)), dtype_(dtype), codec_(std::move(codec)) {}
+  std::string name() const override { return name_; }
+
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    at::Tensor buffer = bucket.buffer();
+    if (comm.backend() == "nccl") {
+      // NCCL's own all-reduce adds halves on the wire; dividing first keeps it in range.
+      at::Tensor half = buffer.div(comm.size()).to(dtype_);
+      co_await comm.all_reduce(half);
+      co_return buffer.copy_(half);
+    }
+    FloatValues values(buffer);
+    co_await two_phase_all_reduce(values.values(), *codec_, at::Tensor(), comm);
+    co_return values.give_back();
+  }
+
+ private:
+  std::string name_;
+  at::ScalarType dtype_;
+  std::unique_ptr<Codec> codec_;
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> make_fp16() {
+  return std::make_shared<HalfHook>("fp16", at::kHalf, make_fp16_codec());
+}
+std::shared_ptr<Hook> make_bf16() {
+  return std::make_shared<HalfHook>("bf16", at::kBFloat16, make_bf16_codec());
+}
+
+}  // namespace brigade

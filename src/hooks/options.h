@@ -1,0 +1,32 @@
+// "key=value,key=value" of a hook's spec.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+// The candidate that `word` most likely means, if one is near: two edits, or one in short
+// words.
+std::string_view nearest(std::string_view word,
+                         std::span<const std::string_view> candidates);
+// "; did you mean 'x'? known: a, b, x"
+std::string suggestion(std::string_view word, std::span<const std::string_view> candidates);
+
+// Each getter throws ConfigError that names hook, option, value and what is expected.
+class HookOptions {
+ public:
+  HookOptions(std::string_view hook, std::string_view text,
+              std::span<const std::string_view> known);
+  int64_t integer(const std::string& key, int64_t fallback) const;
+  double number(const std::string& key, double fallback) const;
+  bool flag(const std::string& key, bool fallback) const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const char* expected) const;
+  std::string hook_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace brigade

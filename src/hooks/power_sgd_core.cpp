@@ -1,0 +1,168 @@
+#include "hooks/power_sgd_core.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Logging.h>
+
+namespace brigade {
+namespace {
+
+void check_options(const std::string& name, const PowerSGDOptions& options) {
+  const auto demand = [&](bool holds, const char* field, auto value, const char* rule) {
+    if (!holds)
+      throw ConfigError(c10::str(name, ": ", field, " is ", value, ", expected ", rule));
+  };
+  demand(options.matrix_approximation_rank >= 1, "rank", options.matrix_approximation_rank,
+         "1 or more");
+  demand(options.start_powerSGD_iter >= 0, "start", options.start_powerSGD_iter,
+         "0 or more");
+  demand(options.min_compression_rate > 0, "min_rate", options.min_compression_rate,
+         "more than 0");
+  demand(options.orthogonalization_epsilon >= 0, "eps", options.orthogonalization_epsilon,
+         "0 or more");
+}
+
+void gram_schmidt(at::Tensor batch, double epsilon) {
+  const int64_t columns = batch.size(2);
+  for (int64_t index = 0; index < columns; ++index) {
+    at::Tensor column = batch.narrow(2, index, 1);
+    // In double: the square of 1e30 is no float.
+    at::Tensor norm =
+        at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, true, at::kDouble);
+    at::Tensor factor =
+        at::where(norm > 0, (norm + epsilon).reciprocal(), at::zeros_like(norm));
+    column.copy_(column.to(at::kDouble).mul_(factor));
+    if (index + 1 == columns) break;
+    at::Tensor rest = batch.narrow(2, index + 1, columns - index - 1);
+    rest.sub_(at::matmul(column, at::matmul(column.transpose(1, 2), rest)));
+  }
+}
+
+}  // namespace
+
+void orthogonalize(at::Tensor batch, double epsilon) {
+  if (batch.size(2) <= 2) return gram_schmidt(std::move(batch), epsilon);
+  // QR of a matrix with NaN or Inf is an error in some libraries; it must come out as NaN.
+  if (!at::isfinite(batch).all().item<bool>()) {
+    batch.fill_(std::numeric_limits<double>::quiet_NaN());
+    return;
+  }
+  batch.copy_(std::get<0>(at::linalg_qr(batch)));
+}
+
+at::Tensor revive(const at::Tensor& q, const at::Tensor& spare) {
+  return at::where(at::any(q != 0, -2, true), q, spare);
+}
+
+at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Tensor& old) {
+  if (finite.is_cpu()) return finite.item<bool>() ? fresh : old;
+  return at::where(finite, fresh, old.defined() ? old : at::zeros_like(fresh));
+}
+
+at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
+                        uint64_t seed, uint64_t draw) {
+  // Far apart for neighbouring draws, and the same everywhere: on the CPU, whatever the
+  // device.
+  at::Generator generator =
+      at::make_generator<at::CPUGeneratorImpl>(seed * 0x9E3779B97F4A7C15ull + draw);
+  return at::randn(shape, generator, at::TensorOptions().dtype(options.dtype()))
+      .to(options.device());
+}
+
+at::ScalarType compute_dtype(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Task<at::Tensor> average(Bucket bucket, Comm& comm) {
+  at::Tensor mean = bucket.buffer();
+  if (comm.size() > 1) {
+    mean.div_(comm.size());
+    co_await comm.all_reduce(mean);
+  }
+  co_return mean;
+}
+
+PowerSGDBase::PowerSGDBase(std::string name, PowerSGDOptions options)
+    : name_(std::move(name)), options_(options) {
+  check_options(name_, options_);
+}
+
+std::string PowerSGDBase::fingerprint() const {
+  return c10::str(
+      name_, ":rank=", options_.matrix_approximation_rank,
+      ",start=", options_.start_powerSGD_iter, ",min_rate=", options_.min_compression_rate,
+      ",ef=", options_.use_error_feedback, ",warm=", options_.warm_start,
+      ",eps=", options_.orthogonalization_epsilon, ",seed=", options_.random_seed,
+      ",batch=", options_.batch_tensors_with_same_shape);
+}
+
+CompressionStats PowerSGDBase::compression_stats() const {
+  std::lock_guard lock(stats_mutex_);
+  return {after_ > 0 ? static_cast<double>(before_) / static_cast<double>(after_) : 0,
+          before_, after_};
+}
+
+bool PowerSGDBase::compresses(const Bucket& bucket) {
+  const bool started = iteration_ >= options_.start_powerSGD_iter;
+  if (bucket.is_last()) ++iteration_;
+  return started;
+}
+
+void PowerSGDBase::count(const Bucket& bucket, int64_t before, int64_t after) {
+  {
+    std::lock_guard lock(stats_mutex_);
+    before_ += before;
+    after_ += after;
+  }
+  if (!bucket.is_last() || iteration_ < next_report_) return;
+  const CompressionStats stats = compression_stats();
+  LOG(INFO) << name_ << ": iteration " << iteration_ << ", " << stats.elements_before
+            << " elements before compression, " << stats.elements_after << " after, rate "
+            << stats.rate;
+  next_report_ =
+      iteration_ + std::max<int64_t>(1, options_.compression_stats_logging_frequency);
+}
+
+at::Tensor PowerSGDBase::next_start(at::IntArrayRef shape,
+                                    const at::TensorOptions& options) {
+  return random_start(shape, options, options_.random_seed, draws_++);
+}
+
+void PowerSGDBase::save_base(HookState& state) const {
+  state.values["options"] = fingerprint();
+  state.values["iteration"] = std::to_string(iteration_);
+  state.values["draws"] = std::to_string(draws_);
+  state.values["next_report"] = std::to_string(next_report_);
+  const CompressionStats stats = compression_stats();
+  state.values["elements_before"] = std::to_string(stats.elements_before);
+  state.values["elements_after"] = std::to_string(stats.elements_after);
+}
+
+void PowerSGDBase::reset_base() {
+  iteration_ = next_report_ = 0;
+  draws_ = 0;
+  std::lock_guard lock(stats_mutex_);
+  before_ = after_ = 0;
+}
+
+void PowerSGDBase::load_base(const HookState& state) {
+  const auto value = [&](const char* key) {
+    auto found = state.values.find(key);
+    if (found == state.values.end()) {
+      throw ConfigError(name_ + ": the state has no '" + key + "'; is it another hook's?");
+    }
+    return found->second;
+  };
+  if (value("options") != fingerprint()) {
+    throw MismatchError("the state was saved with '" + value("options") +
+                        "', this hook is '" + fingerprint() + "'");
+  }
+  iteration_ = std::stoll(value("iteration"));
+  draws_ = std::stoull(value("draws"));
+  next_report_ = std::stoll(value("next_report"));
+  std::lock_guard lock(stats_mutex_);
+  before_ = std::stoll(value("elements_before"));
+  after_ = std::stoll(value("elements_after"));
+}
+
+}  // namespace brigade

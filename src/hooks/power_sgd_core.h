@@ -1,0 +1,64 @@
+// What the two forms of PowerSGD share: options, random starts, orthogonalization,
+// statistics.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <string>
+
+#include "brigade/hooks/power_sgd.h"
+
+namespace brigade {
+
+// In place: the columns of each matrix of a batch (b, rows, r) become orthonormal. A column
+// that depends on those before it, or is zero, becomes zero (QR: any orthonormal one).
+void orthogonalize(at::Tensor batch, double epsilon);
+
+// q (…, columns, r) with the spare's columns where it has only zeros: they would stay so.
+at::Tensor revive(const at::Tensor& q, const at::Tensor& spare);
+
+// What is kept of a step: `fresh`, or `old` if the gradient was not finite on some rank,
+// which made q so on all of them. Without a host wait on a device.
+at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Tensor& old);
+
+// Standard normal (b, rows, r), from a generator of its own: the same on all ranks for the
+// same seed and draw.
+at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
+                        uint64_t seed, uint64_t draw);
+
+// Half types compute in float32.
+at::ScalarType compute_dtype(at::ScalarType dtype);
+
+class PowerSGDBase : public PowerSGDHook {
+ public:
+  PowerSGDBase(std::string name, PowerSGDOptions options);
+  std::string name() const override { return name_; }
+  std::string fingerprint() const override;
+  CompressionStats compression_stats() const override;
+
+ protected:
+  // Called in a bucket's first stretch: whether compression has started for it. Counts
+  // iterations, at the last bucket.
+  bool compresses(const Bucket& bucket);
+  void count(const Bucket& bucket, int64_t before, int64_t after);
+  at::Tensor next_start(at::IntArrayRef shape, const at::TensorOptions& options);
+  void save_base(HookState& state) const;
+  void load_base(const HookState& state);
+  void reset_base();
+
+  const std::string name_;
+  const PowerSGDOptions options_;
+
+ private:
+  int64_t iteration_ = 0;
+  uint64_t draws_ = 0;
+  int64_t next_report_ = 0;
+  mutable std::mutex stats_mutex_;  // read by any thread
+  int64_t before_ = 0;
+  int64_t after_ = 0;
+};
+
+// Plain averaging, before compression starts.
+Task<at::Tensor> average(Bucket bucket, Comm& comm);
+
+}  // namespace brigade

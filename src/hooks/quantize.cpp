@@ -1,0 +1,35 @@
+#include "codec/codecs.h"
+#include "exchange/two_phase.h"
+#include "hooks/dense.h"
+#include "hooks/float_values.h"
+
+namespace brigade {
+namespace {
+
+class QuantizeHook : public Hook {
+ public:
+  QuantizeHook(std::string name, std::unique_ptr<Codec> codec)
+      : name_(std::move(name)), codec_(std::move(codec)) {}
+  std::string name() const override { return name_; }
+
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    FloatValues values(bucket.buffer());
+    co_await two_phase_all_reduce(values.values(), *codec_, at::Tensor(), comm);
+    co_return values.give_back();
+  }
+
+ private:
+  std::string name_;
+  std::unique_ptr<Codec> codec_;
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> make_quantize_per_tensor() {
+  return std::make_shared<QuantizeHook>("quantize_per_tensor", make_affine_tensor_codec());
+}
+std::shared_ptr<Hook> make_quantize_per_channel() {
+  return std::make_shared<QuantizeHook>("quantize_per_channel", make_affine_block_codec());
+}
+
+}  // namespace brigade
