@@ -58,7 +58,7 @@ const std::array kRows{
     Row{{"quantize_per_tensor",
          "affine uint8, one scale a chunk: a quarter of the bytes",
          {},
-         2e-2,
+         5e-2,
          false},
         plain<make_quantize_per_tensor>},
     Row{{"quantize_per_channel",
