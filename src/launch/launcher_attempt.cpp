@@ -237,6 +237,9 @@ void Attempt::enforce_limits() {
 bool Attempt::over() {
   const auto exited = [](const Worker& worker) { return worker.exited; };
   if (!std::ranges::all_of(workers_, exited)) return false;
+  // All here only lost their peer: the cause may show on another host.
+  const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
+  if (settling && plan_.elsewhere_fd >= 0) return false;
   if (family_.living().empty()) return true;
   if (!ending_) end_all(SIGTERM);
   if (steady_clock::now() < kill_at_ + kUnkillable) return false;

@@ -199,13 +199,42 @@ class TwoHosts : public Nodes {
   std::string right_;
 };
 
+TEST_F(TwoHosts, WorkersOnBothTrainTogether) {
+  const std::string worker = testing::built_program("launch_worker");
+  auto second = host(1, {"-n", "2", worker});
+  auto first = host(0, {"-n", "2", worker});
+  const CommandResult result0 = first->finish();
+  const CommandResult result1 = second->finish();
+  EXPECT_EQ(result0.exit_code, 0) << result0.err;
+  EXPECT_EQ(result1.exit_code, 0) << result1.err;
+  EXPECT_EQ(result1.sorted_lines(),
+            (std::vector<std::string>{"[2] rank 2 of 4 sum 10 restarts 0",
+                                      "[3] rank 3 of 4 sum 10 restarts 0"}));
+}
+
+TEST_F(TwoHosts, AnExceptionOnOneIsTheCauseOnBoth) {
+  const std::string worker = testing::built_program("launch_worker");
+  auto first = host(0, {worker, "throw"});
+  auto second = host(1, {worker, "throw"});
+  for (Command* command : {first.get(), second.get()}) {
+    const CommandResult result = command->finish();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.err.find("rank 1 failed: exit code 1"), std::string::npos)
+        << result.err;
+    EXPECT_NE(result.err.find("\n  std::runtime_error: the worker's own words"),
+              std::string::npos)
+        << result.err;
+  }
+}
+
 TEST_F(TwoHosts, AFailureOnOneEndsBothAndBothShowIt) {
   auto first = host(0, {"sleep", "600"});
   auto second = host(1, {"bash", "-c", "echo $MASTER_ADDR:$MASTER_PORT >&2; exit 6"});
   for (Command* command : {first.get(), second.get()}) {
     const CommandResult result = command->finish();
     EXPECT_EQ(result.exit_code, 6);
-    EXPECT_NE(result.err.find("rank 1 failed: exit code 6"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("rank 1 failed: exit code 6"), std::string::npos)
+        << result.err;
     EXPECT_NE(result.err.find("| 10.77.0.1:29500"), std::string::npos) << result.err;
   }
 }
