@@ -1,0 +1,211 @@
+// Every hook on CUDA tensors, over NCCL and over Gloo. Two ranks share one GPU: NCCL takes
+// them for two hosts. Skipped where there is no GPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "brigade/brigade.h"
+#include "hooks/bag.h"
+#include "support/ranks.h"
+
+namespace brigade {
+namespace {
+
+using testing::Shapes;
+
+// The test program does not link LibTorch's CUDA part: it must start where there is none.
+void load_cuda(int rank) {
+  const std::string host = "host" + std::to_string(rank);
+  setenv("NCCL_HOSTID", host.c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
+    setenv(off, "1", 1);
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    throw std::runtime_error(dlerror());
+}
+
+// Runs `body` with a group of CUDA ranks over the backend.
+void run_cuda_ranks(const std::string& backend,
+                    const std::function<void(ProcessGroup)>& body) {
+  if (!std::filesystem::exists("/dev/nvidiactl"))
+    GTEST_SKIP() << "no NVIDIA GPU on this machine";
+  testing::run_ranks(
+      2,
+      [&](ProcessGroup hosts) {
+        load_cuda(hosts.rank());
+        if (backend == "gloo") return body(hosts);
+        ProcessGroupOptions options;
+        options.backend = backend;
+        options.timeout = hosts.timeout();
+        body(init_process_group(options));
+        hosts.barrier();
+      },
+      {.timeout = std::chrono::seconds(60), .wall = std::chrono::seconds(280)});
+}
+
+const at::Device kGpu{at::kCUDA, 0};
+
+std::shared_ptr<testing::BagImpl> bag_on_gpu(const Shapes& shapes, at::ScalarType dtype) {
+  auto bag = std::make_shared<testing::BagImpl>(shapes, dtype);
+  bag->to(kGpu);
+  return bag;
+}
+
+struct Case {
+  std::string spec;
+  double tolerance;
+};
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const HookEntry& entry : hook_table()) {
+    const bool low_rank = !entry.options.empty();
+    const std::string name(entry.name);
+    if (name != "noop")
+      list.push_back(
+          {low_rank ? name + ":start=0,rank=2" : name, low_rank ? -1 : entry.tolerance});
+  }
+  list.push_back({"powersgd:start=1,rank=4,batch=1", -1});
+  list.push_back({"fp16+allreduce", 2e-3});
+  return list;
+}
+
+std::vector<at::Tensor> train(DistributedDataParallel<testing::BagImpl>& ddp,
+                              const std::vector<at::Tensor>& inputs) {
+  ddp->zero_grad();
+  ddp->forward(inputs).backward();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : ddp->module()->parameters_in_order)
+    gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+class CudaHooks : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CudaHooks, ::testing::Values("nccl", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(CudaHooks, EveryHookAveragesAndAgreesWithAnyNumberOfBuckets) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    for (const Case& c : cases()) {
+      for (int64_t buckets : {1, 2, 5, 12}) {
+        SCOPED_TRACE(c.spec + " with " + std::to_string(buckets) + " buckets over " +
+                     group.backend());
+        Shapes shapes;
+        for (int64_t index = 0; index < buckets; ++index)
+          shapes.push_back({33 + index, 41});
+        DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
+                                    {.bucket_cap_mb = testing::kOneBucketEach});
+        ddp->set_hook(make_hook(c.spec));
+        for (int64_t step = 0; step < 4; ++step) {
+          std::vector<at::Tensor> inputs, poisoned;
+          for (size_t index = 0; index < shapes.size(); ++index) {
+            inputs.push_back(
+                testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
+                    .to(kGpu));
+          }
+          const bool poison = step == 2 && group.rank() == 1;
+          if (poison) inputs[0].view({-1})[3] = NAN;
+          const auto gradients = train(ddp, inputs);
+          double off = 0, size = 0;
+          for (size_t index = 0; index < shapes.size(); ++index) {
+            at::Tensor theirs = gradients[index].clone();
+            group.broadcast(theirs, 0);
+            const bool finite = at::isfinite(gradients[index]).all().item<bool>();
+            if (step == 2) {
+              EXPECT_TRUE(index != 0 || !finite) << "hidden from a rank";
+              continue;
+            }
+            EXPECT_TRUE(finite) << "step " << step;
+            EXPECT_TRUE(at::equal(theirs, gradients[index])) << "replicas disagree";
+            const at::Tensor exact =
+                testing::exact_mean(shapes[index], at::kFloat, 2, step, index);
+            off += (gradients[index].cpu().to(at::kDouble) - exact)
+                       .pow(2)
+                       .sum()
+                       .item<double>();
+            for (int rank = 0; rank < 2; ++rank) {
+              size += testing::coefficient(shapes[index], at::kFloat, rank, step, index)
+                          .to(at::kDouble)
+                          .pow(2)
+                          .sum()
+                          .item<double>() /
+                      2;
+            }
+          }
+          if (step != 2 && c.tolerance >= 0)
+            EXPECT_LE(std::sqrt(off / size), c.tolerance) << "step " << step;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{64, 64}, {700}, {40, 30}};
+    for (const char* spec :
+         {"int8", "powersgd:start=0,rank=2", "batched_powersgd:start=0"}) {
+      SCOPED_TRACE(spec);
+      const auto inputs = [&](int64_t step) {
+        std::vector<at::Tensor> list;
+        for (size_t index = 0; index < shapes.size(); ++index)
+          list.push_back(
+              testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
+                  .to(kGpu));
+        return list;
+      };
+      DistributedDataParallel whole(bag_on_gpu(shapes, at::kFloat), group,
+                                    {.bucket_cap_mb = testing::kOneBucketEach});
+      whole->set_hook(make_hook(spec));
+      for (int64_t step = 0; step < 3; ++step) train(whole, inputs(step));
+      DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
+      as_before.first_buckets = whole->logging_data().bucket_parameters;
+      DistributedDataParallel resumed(bag_on_gpu(shapes, at::kFloat), group, as_before);
+      resumed->set_hook(make_hook(spec));
+      resumed->hook()->load_state(whole->hook()->state());
+      for (int64_t step = 3; step < 5; ++step) {
+        const auto expected = train(whole, inputs(step)),
+                   got = train(resumed, inputs(step));
+        for (size_t index = 0; index < shapes.size(); ++index)
+          EXPECT_TRUE(at::equal(got[index], expected[index])) << step;
+      }
+    }
+  });
+}
+
+// Not a test of speed: prints what a backward pass of 64 MB costs, verified above.
+TEST_P(CudaHooks, PrintsTheTimeOfABackwardPassOf64MB) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes(4, {2048, 2048});
+    std::vector<at::Tensor> inputs;
+    for (size_t index = 0; index < shapes.size(); ++index)
+      inputs.push_back(
+          testing::coefficient(shapes[index], at::kFloat, group.rank(), 0, index).to(kGpu));
+    for (const Case& c : cases()) {
+      DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group);
+      ddp->set_hook(make_hook(c.spec));
+      std::vector<double> milliseconds;
+      for (int step = 0; step < 8; ++step) {
+        ddp->zero_grad();
+        at::Tensor loss = ddp->forward(inputs);
+        loss.item<float>();
+        const auto begin = std::chrono::steady_clock::now();
+        loss.backward();
+        ddp->module()->parameters_in_order[0].grad()[0][0].item<float>();
+        milliseconds.push_back(std::chrono::duration<double, std::milli>(
+                                   std::chrono::steady_clock::now() - begin)
+                                   .count());
+      }
+      std::sort(milliseconds.begin(), milliseconds.end());
+      if (group.rank() == 0) {
+        std::cerr << group.backend() << "  " << c.spec << "  "
+                  << milliseconds[milliseconds.size() / 2] << " ms  "
+                  << ddp->hook_stats().last_step.bytes_sent / 1e6 << " MB sent\n";
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace brigade
