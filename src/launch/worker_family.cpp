@@ -71,8 +71,7 @@ void kill_all(const WorkerFamily& family) {
 [[noreturn]] void watch(int pipe, WorkerFamily family, const std::string& folder) {
   prctl(PR_SET_NAME, "brigade-watch");
   setsid();
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE})
-    ::signal(number, SIG_IGN);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
   // Holds nothing of the launcher's: whoever reads its output must see the end of it.
   dup2(pipe, 0);
   const int null = open("/dev/null", O_RDWR);
@@ -106,8 +105,9 @@ std::vector<pid_t> WorkerFamily::living() const {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const auto status = status_of(name);
     if (!status || status->state == 'Z' || status->state == 'X') continue;
-    if (ours(status->group) || ours(status->session) || marked(name, mark_)) {
-      found.push_back(static_cast<pid_t>(std::stol(name)));
+    const auto pid = static_cast<pid_t>(std::stol(name));
+    if (ours(pid) || ours(status->group) || ours(status->session) || marked(name, mark_)) {
+      found.push_back(pid);
     }
   }
   std::erase(found, getpid());
@@ -116,7 +116,10 @@ std::vector<pid_t> WorkerFamily::living() const {
 
 void WorkerFamily::signal(int signal) const {
   // The groups first, each in one stroke; then those that left them.
-  for (pid_t worker : workers_) kill(-worker, signal);
+  for (pid_t worker : workers_) {
+    // One that was forked just now may not lead its group yet.
+    if (kill(-worker, signal) != 0) kill(worker, signal);
+  }
   for (pid_t pid : living()) {
     if (std::ranges::find(workers_, getpgid(pid)) == workers_.end()) kill(pid, signal);
   }

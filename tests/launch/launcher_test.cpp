@@ -73,6 +73,17 @@ TEST(Launch, ASignalIsReportedByName) {
   EXPECT_NE(std::string(error.what()).find("signal SIGSEGV"), std::string::npos);
 }
 
+TEST(Launch, AWorkerThatHasHardlyStartedIsEndedLikeAnyOther) {
+  const LaunchError error = failure_of(16,
+                                       [](int rank) {
+                                         if (rank == 0) _exit(3);
+                                         pause();
+                                       },
+                                       {.grace = std::chrono::milliseconds(60'000)});
+  EXPECT_EQ(error.exit_code(), 3);
+  EXPECT_EQ(std::string(error.what()).find("SIGKILL"), std::string::npos) << error.what();
+}
+
 TEST(Launch, ABadVariableOfAWorkerExitsWithTwo) {
   const LaunchError error = failure_of(1, [](int) { throw ConfigError("RANK is 'x'"); });
   EXPECT_EQ(error.exit_code(), 2);

@@ -39,6 +39,7 @@ void parse_line(std::string_view line, std::vector<float>& values, std::string_v
 DataSet parse_csv(std::string_view text, double scale, std::string_view name) {
   std::vector<float> values;
   std::size_t columns = 0;
+  std::int64_t rows = 0;
   std::size_t number = 0;
   while (!text.empty()) {
     ++number;
@@ -49,6 +50,7 @@ DataSet parse_csv(std::string_view text, double scale, std::string_view name) {
     if (line.empty()) continue;
     std::size_t before = values.size();
     parse_line(line, values, name, number);
+    ++rows;
     if (columns == 0) columns = values.size();
     if (values.size() - before != columns || columns < 2) {
       fail(name, number,
@@ -56,10 +58,9 @@ DataSet parse_csv(std::string_view text, double scale, std::string_view name) {
                (columns < 2 ? "two or more" : std::to_string(columns)));
     }
   }
-  if (values.empty()) throw ConfigError(std::string(name) + " holds no rows");
+  if (rows == 0) throw ConfigError(std::string(name) + " holds no rows");
   auto width = static_cast<std::int64_t>(columns);
-  at::Tensor table =
-      at::empty({static_cast<std::int64_t>(values.size()) / width, width}, at::kFloat);
+  at::Tensor table = at::empty({rows, width}, at::kFloat);
   std::copy(values.begin(), values.end(), table.data_ptr<float>());
   return {.features = table.narrow(1, 0, width - 1).div(scale),
           .labels = table.select(1, width - 1).to(at::kLong)};
