@@ -1,4 +1,6 @@
 // From a backend's name to connected c10d groups.
+#include <signal.h>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "brigade/error.h"
@@ -29,6 +31,17 @@ BackendPtr connect_gloo(const ProcessGroup::State& state) {
         (gloo.address.empty() ? "interface '" + gloo.interface + "'" : gloo.address) +
         ": " + cause_of(error));
   }
+}
+
+// Gloo writes to a connection that has gone as to any other; by default that ends the
+// process, before anything could say why. A program's own handler stays.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+      now.sa_handler != SIG_DFL) {
+    return;
+  }
+  ::signal(SIGPIPE, SIG_IGN);
 }
 
 void connect_nccl(ProcessGroup::State& state) {
@@ -66,6 +79,7 @@ void connect(ProcessGroup::State& state) {
     state.group = torch_port::make_solo_group(state.store, state.timeout);
     return;
   }
+  ignore_broken_pipes();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
   if (state.backend == "nccl") return connect_nccl(state);
   auto gloo = connect_gloo(state);
