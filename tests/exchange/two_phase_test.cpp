@@ -1,0 +1,180 @@
+// The two-phase all-reduce against the same arithmetic done in one place, and its error
+// feedback.
+#include "exchange/two_phase.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "codec/codecs.h"
+#include "engine/buckets.h"
+#include "engine/engine.h"
+#include "support/ranks.h"
+
+namespace brigade {
+namespace {
+
+using engine::Engine;
+using testing::make_bucket;
+using testing::run_ranks;
+
+std::vector<std::unique_ptr<Codec>> codecs() {
+  std::vector<std::unique_ptr<Codec>> all;
+  all.push_back(make_fp16_codec());
+  all.push_back(make_bf16_codec());
+  all.push_back(make_int8_codec());
+  all.push_back(make_affine_block_codec());
+  all.push_back(make_affine_tensor_codec());
+  return all;
+}
+
+at::Tensor input(int64_t n, int rank, int64_t step) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(
+      static_cast<uint64_t>(rank * 7919 + step * 31 + n));
+  return at::randn({n}, generator, at::TensorOptions().dtype(at::kFloat));
+}
+
+at::Tensor coded(const at::Tensor& values, const Codec& codec, int64_t chunk,
+                 double scale) {
+  at::Tensor wire = at::empty({codec.wire_bytes(chunk)}, at::kByte);
+  codec.encode(values, chunk, scale, at::Tensor(), wire);
+  at::Tensor out = at::empty_like(values);
+  codec.decode(wire, chunk, out);
+  return out;
+}
+
+// What the ranks must come to: each chunk coded by every rank, added up in the order of
+// the ranks, the mean coded once more.
+at::Tensor reference(int64_t n, int ranks, int64_t step, const Codec& codec) {
+  if (ranks == 1) return input(n, 0, step);
+  const int64_t even = (n + ranks - 1) / ranks;
+  const int64_t chunk = (even + codec.block() - 1) / codec.block() * codec.block();
+  std::vector<at::Tensor> parts;
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t length = std::min(chunk, n - begin);
+    at::Tensor sum = at::zeros({length});
+    for (int rank = 0; rank < ranks; ++rank) {
+      sum += coded(input(n, rank, step).narrow(0, begin, length), codec, chunk, 1.0);
+    }
+    parts.push_back(coded(sum, codec, chunk, 1.0 / ranks));
+  }
+  return at::cat(parts);
+}
+
+// One exchange of `mine` by the engine.
+at::Tensor exchanged(Engine& engine, const at::Tensor& mine) {
+  auto future = engine.run(make_bucket(0, 1, mine.clone()));
+  future->waitAndThrow();
+  return future->value().toTensor();
+}
+
+// Serves any codec and residual, one after the other.
+struct Exchange {
+  explicit Exchange(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
+    engine->set_hook(
+        make_hook("exchange", [this](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+          co_await two_phase_all_reduce(bucket.buffer(), *codec, residual, comm);
+          co_return bucket.buffer();
+        }));
+  }
+  ~Exchange() { engine->close(); }
+  std::shared_ptr<Engine> engine;
+  const Codec* codec = nullptr;
+  at::Tensor residual;
+};
+
+class TwoPhase : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, TwoPhase, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(TwoPhase, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Exchange exchange(group);
+    for (const auto& codec : codecs()) {
+      exchange.codec = codec.get();
+      for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001}) {
+        SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
+        const at::Tensor result = exchanged(*exchange.engine, input(n, group.rank(), 0));
+        EXPECT_TRUE(at::equal(result, reference(n, group.size(), 0, *codec)));
+      }
+    }
+  });
+}
+
+TEST_P(TwoPhase, IsExactWhereTheCodecsAre) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Exchange exchange(group);
+    const int64_t n = 1000;
+    for (const auto& codec : codecs()) {
+      exchange.codec = codec.get();
+      SCOPED_TRACE(std::string(codec->name()));
+      // Only 0 and 12 (the rank + 1): codes 0 and the last one in every block; their mean
+      // 6 (ranks + 1) is small enough for the half types.
+      const at::Tensor on = at::arange(n).remainder(2).eq(1).to(at::kFloat);
+      const at::Tensor result = exchanged(*exchange.engine, on * 12.0 * (group.rank() + 1));
+      const at::Tensor mean = on * 6.0 * (group.size() + 1);
+      EXPECT_TRUE(at::allclose(result, mean, 1e-6, 0)) << (result - mean).abs().max();
+      EXPECT_TRUE(at::equal(result.eq(0), mean.eq(0))) << "zero must stay zero";
+    }
+  });
+}
+
+TEST_P(TwoPhase, NothingToSendIsNoCollective) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Exchange exchange(group);
+    for (const auto& codec : codecs()) {
+      exchange.codec = codec.get();
+      EXPECT_EQ(exchanged(*exchange.engine, at::empty({0})).numel(), 0);
+    }
+    EXPECT_EQ(exchange.engine->stats().total.collectives, 0);
+  });
+}
+
+// Sum of the results + mean of the residuals = sum of the mean inputs, whatever the steps.
+TEST_P(TwoPhase, TheMeanResidualIsWhatTheResultsLack) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Exchange exchange(group);
+    for (const auto& codec : codecs()) {
+      if (!codec->takes_residual() || group.size() == 1) continue;
+      exchange.codec = codec.get();
+      for (int64_t n : {1, 257, 4097}) {
+        SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
+        exchange.residual = at::zeros({n});
+        at::Tensor in = at::zeros({n}, at::kDouble), out = at::zeros({n}, at::kDouble);
+        double first = 0, last = 0;
+        for (int64_t step = 0; step < 8; ++step) {
+          out += exchanged(*exchange.engine, input(n, group.rank(), step));
+          for (int rank = 0; rank < group.size(); ++rank)
+            in += input(n, rank, step).to(at::kDouble) / group.size();
+          last = (in - out).abs().max().item<double>();
+          if (step == 0) first = last;
+        }
+        at::Tensor lack = exchange.residual.to(at::kDouble);
+        group.all_reduce(lack);
+        lack /= group.size();
+        EXPECT_LE((in - out - lack).abs().max().item<double>(), 1e-5);
+        // What is missing after eight steps is what one step loses, not eight times that.
+        EXPECT_LE(last, 4 * first + 0.05) << first;
+        if (n > 1) {
+          EXPECT_GT(lack.abs().max().item<double>(), 0) << "nothing was rounded";
+        }
+      }
+    }
+    exchange.residual = at::Tensor();
+  });
+}
+
+TEST_P(TwoPhase, TrafficDoesNotGrowWithTheNumberOfRanks) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Exchange exchange(group);
+    const int64_t n = 12 * 4096, w = group.size();
+    for (const auto& codec : codecs()) {
+      exchange.codec = codec.get();
+      exchanged(*exchange.engine, at::ones({n}));
+      EXPECT_EQ(exchange.engine->stats().last_step.bytes_sent,
+                2 * (w - 1) * codec->wire_bytes(n / w))
+          << codec->name();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace brigade
