@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Our DDP and hooks against torch's own, in one run: a table, and build/bench/results.json.
+
+Two jobs are started side by side and take turns of some steps each, so that what else the machine does
+meets both alike; a ratio is the median over the rounds of (median of our turn / median of the other's).
+Every job is verified in the same run: wrong gradients or replicas that differ end it with exit code 1.
+A missed target does not. docs/benchmarks.md has the formulas.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from statistics import median
+
+from link import Link
+from teams import BUILD, ROOT, Team, WrongResult
+
+# Largest error of any gradient, as a share of the parameter's largest one.
+TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2,
+             "quantize_per_channel": 3e-2, "quantize_per_tensor": 3e-2, "powersgd": 1e-3}
+SMALL = ["layers=3", "width=64", "batch=8"]
+MB16 = ["layers=4", "width=1024", "batch=8"]
+MB64 = ["layers=16", "width=1024", "batch=8"]
+MB100 = ["layers=25", "width=1024", "batch=8"]
+ONE_BUCKET = ["bucket_mb=1000"]
+
+
+def tolerance(hook):
+    return TOLERANCE[hook.partition(":")[0]]
+
+
+def ratios(turns, rounds, key):
+    """`turns`: two functions that train for a turn. Medians of both, and of their ratio."""
+    ours, others = [], []
+    for number in range(rounds + 1):
+        pair = [median(turn()[key]) for turn in (turns if number % 2 else turns[::-1])]
+        if number == 0:
+            continue  # warm-up
+        mine, other = pair if number % 2 else pair[::-1]
+        ours.append(mine)
+        others.append(other)
+    per_round = [mine / other for mine, other in zip(ours, others)]
+    return {"ours_ms": 1e3 * median(ours), "other_ms": 1e3 * median(others),
+            "value": median(per_round), "lowest": min(per_round), "highest": max(per_round)}
+
+
+class Report:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, what, target, result, above=False, unit="x"):
+        """`above`: the target is a lower bound."""
+        reached = result["value"] >= target if above else result["value"] <= target
+        row = {"what": what, "target": target, "at_least": above,
+               "verdict": "reached" if reached else "MISSED", "unit": unit, **result}
+        self.rows.append(row)
+        self.show(row)
+
+    def skip(self, what, why):
+        self.rows.append({"what": what, "verdict": "skipped", "why": why})
+        self.show(self.rows[-1])
+
+    @staticmethod
+    def show(row):
+        if row["verdict"] == "skipped":
+            print(f"{row['what']:<58} skipped: {row['why']}", flush=True)
+            return
+        bound = f"{'≥' if row['at_least'] else '≤'} {row['target']:g}"
+        times = f"{row['ours_ms']:9.2f} {row['other_ms']:9.2f} ms" if "ours_ms" in row else " " * 22
+        spread = f"({row['lowest']:.2f} … {row['highest']:.2f})" if "lowest" in row else row.get("note", "")
+        print(f"{row['what']:<58}{times}  {row['value']:6.3f}  {bound:<7} {row['verdict']:<8} {spread}",
+              flush=True)
+
+
+def against_torch(report, what, target, ranks, arguments, hook, steps, rounds, key):
+    arguments = arguments + [f"hook={hook}"]
+    with Team("brigade", ranks, arguments) as ours, Team("torch", ranks, arguments) as torch:
+        for team in (ours, torch):
+            team.verify(tolerance(hook))
+        report.add(what, target,
+                   ratios([lambda: ours.turn(steps), lambda: torch.turn(steps)], rounds, key))
+
+
+def ddp_rows(report, rounds):
+    against_torch(report, "DDP, three Linear(64,64), 1 rank: step / torch's", 0.6, 1, SMALL, "none", 300, rounds, "step")
+    against_torch(report, "DDP, three Linear(64,64), 2 ranks: step / torch's", 0.9, 2, SMALL, "none", 200, rounds, "step")
+    against_torch(report, "DDP, 100 MB of gradients, 2 ranks: step / torch's", 1.02, 2, MB100, "none", 5, rounds, "step")
+
+
+def memory_of(kind, arguments, hook="none", ranks=2):
+    """Peak memory of steady training beyond the model's own, in bytes; then verified."""
+    with Team(kind, ranks, arguments + [f"hook={hook}"]) as team:
+        team.turn(4)
+        peak = team.turn(6)["peak_kb"]
+        team.verify(tolerance(hook))
+        return 1024 * (peak - team.started[0]["base_kb"])
+
+
+def memory_row(report):
+    gradients = 25 * 4 * (1024 * 1024 + 1024)
+    ours, torch = (memory_of(kind, MB100) / gradients for kind in ("brigade", "torch"))
+    report.add("DDP, bucket views: peak memory beyond the model / torch's", 1.02,
+               {"value": ours / torch, "note": f"{ours:.2f} and {torch:.2f} x the gradients"})
+
+
+def hook_rows(report, rounds):
+    with Team("brigade", 2, MB16) as bare, Team("brigade", 2, MB16 + ["hook=allreduce"]) as hooked:
+        bare.verify(tolerance("none"))
+        hooked.verify(tolerance("allreduce"))
+        report.add("allreduce hook, 16 MB: backward / without a hook", 1.05,
+                   ratios([lambda: hooked.turn(10), lambda: bare.turn(10)], rounds, "backward"))
+    for hook, target in (("fp16", 0.75), ("bf16", 0.9)):
+        against_torch(report, f"{hook}, 16 MB: backward / torch's hook", target, 2, MB16, hook, 10, rounds, "backward")
+    for rank in (1, 2):
+        against_torch(report, f"powersgd rank {rank}, 16 MB, one bucket: backward / torch's hook", 0.6, 2,
+                      MB16 + ONE_BUCKET, f"powersgd:rank={rank},start=2", 10, rounds, "backward")
+
+
+def link_rows(report, rounds):
+    rows = [("int8", 0.36), ("quantize_per_channel", 0.40)]
+    text = "{}, 64 MB over 1 Gbit/s: backward / fp32 all-reduce"
+    why = Link.missing()
+    if why:
+        for hook, _ in rows:
+            report.skip(text.format(hook), why)
+        return
+    with Link("1gbit") as link:
+        def team(hook):
+            return Team("brigade", 2, MB64 + [f"hook={hook}"], link.hosts, link.address, link.interface)
+        with team("none") as plain:
+            plain.verify(tolerance("none"))
+            for hook, target in rows:
+                with team(hook) as hooked:
+                    hooked.verify(tolerance(hook))
+                    result = ratios([lambda: hooked.turn(3), lambda: plain.turn(2)], max(3, rounds // 2), "backward")
+                    report.add(text.format(hook), target, result)
+
+
+def codec_rows(report):
+    program = BUILD / "bin/codec_bench"
+    if not program.exists():
+        report.skip("codec kernels", "codec_bench was not built: Google Benchmark is missing")
+        return
+    out = subprocess.run([program, "--benchmark_format=json"], check=True, capture_output=True, text=True)
+    found = json.loads(out.stdout)
+    best = found["context"]["kernels"]
+    targets = {"fp16": 0.6, "bf16": 0.6, "int8": 0.4}
+    for case in found["benchmarks"]:
+        isa, codec, kernel = case["name"].split("/")[:3]
+        if case.get("error_occurred"):
+            raise WrongResult(f"codec kernel {case['name']}: {case['error_message']}")
+        if isa == best and codec in targets:
+            report.add(f"{codec} {kernel} ({isa}, 1 thread): bandwidth / memcpy's", targets[codec],
+                       {"value": case["vs_memcpy"], "note": f"{case['GB/s']:.1f} GB/s"}, above=True)
+
+
+def hook_memory(rounds):
+    """Peak memory of each hook beyond that of DDP without one: one bucket of 64 MB."""
+    del rounds
+    gradients = 16 * 4 * (1024 * 1024 + 1024)
+    bare = memory_of("brigade", MB64 + ONE_BUCKET)
+    table = {}
+    for hook in ("allreduce", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8",
+                 "powersgd:rank=1,start=0", "powersgd:rank=2,start=0"):
+        table[hook] = (memory_of("brigade", MB64 + ONE_BUCKET, hook) - bare) / gradients
+        print(f"{hook:<30} {table[hook]:6.2f} x the bucket", flush=True)
+    return table
+
+
+def machine():
+    with open("/proc/cpuinfo") as info:
+        model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "?")
+    torch = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"],
+                           check=True, capture_output=True, text=True).stdout.strip()
+    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "torch": torch,
+            "load": list(os.getloadavg()), "time": time.strftime("%Y-%m-%d %H:%M")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each job (default 7)")
+    parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,hook_memory")
+    options = parser.parse_args()
+    report, here, memory = Report(), machine(), {}
+    print(f"{here['cpu']}, {here['cores']} cores, Linux {here['kernel']}, torch {here['torch']}, "
+          f"load {here['load'][0]:.1f}\n")
+    print(f"{'':<58}{'ours':>9} {'other':>9}      ratio  target  verdict  (over the rounds)")
+    parts = {"codec": lambda: codec_rows(report), "ddp": lambda: ddp_rows(report, options.rounds),
+             "memory": lambda: memory_row(report), "hooks": lambda: hook_rows(report, options.rounds),
+             "link": lambda: link_rows(report, options.rounds),
+             "hook_memory": lambda: memory.update(hook_memory(options.rounds))}
+    wanted = [part for part in options.only.split(",") if part] or list(parts)
+    unknown = set(wanted) - set(parts)
+    if unknown:
+        parser.error(f"unknown part {', '.join(unknown)}; known: {', '.join(parts)}")
+    wrong = ""
+    try:
+        for part in wanted:
+            parts[part]()
+    except WrongResult as error:
+        wrong = str(error)
+    here["load_after"] = list(os.getloadavg())
+    results = ROOT / "build/bench/results.json"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps({"machine": here, "rows": report.rows, "hook_memory": memory, "wrong": wrong}, indent=1))
+    missed = [row["what"] for row in report.rows if row["verdict"] == "MISSED"]
+    print(f"\n{len(report.rows)} rows, {len(missed)} missed; load {here['load_after'][0]:.1f}; {results.relative_to(ROOT)}")
+    for what in missed:
+        print(f"  MISSED: {what}")
+    if wrong:
+        sys.exit(f"WRONG RESULT: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+// One rank of a training job that compare.py times: a stack of Linear layers under DDP.
+//
+//   RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… step_bench layers=4 width=1024
+//   hook=fp16
+//
+// torch_step.py is the same in Python: same arguments, same commands, same answers. Reads
+// commands from stdin, one a line, equal on all ranks, and answers each with one line of
+// JSON:
+//   turn N      trains N steps; seconds of every step and of its backward pass
+//   verify      one pass against the exact mean of the ranks' gradients
+//   hook SPEC   another hook from now on; "none": the Reducer's own all-reduce
+#include <brigade/brigade.h>
+#include <brigade/launch.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// "VmRSS" or "VmHWM" of this process, in KiB.
+int64_t memory_kb(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(field + ":", 0) == 0) return std::stoll(line.substr(field.size() + 1));
+  }
+  return 0;
+}
+
+void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+struct Settings {
+  std::map<std::string, std::string> values{{"layers", "3"}, {"width", "64"},
+                                            {"batch", "8"},  {"bucket_mb", "0"},
+                                            {"views", "1"},  {"hook", "none"}};
+  explicit Settings(int argc, char** argv) {
+    for (int index = 1; index < argc; ++index) {
+      const std::string word = argv[index];
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || !values.count(word.substr(0, equals))) {
+        throw brigade::ConfigError("step_bench: unknown argument '" + word + "'");
+      }
+      values[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+  }
+  int64_t number(const char* key) const { return std::stoll(values.at(key)); }
+};
+
+torch::nn::Sequential make_model(const Settings& settings) {
+  torch::manual_seed(1);
+  torch::NoGradGuard no_grad;
+  torch::nn::Sequential model;
+  const int64_t width = settings.number("width");
+  for (int64_t layer = 0; layer < settings.number("layers"); ++layer) {
+    torch::nn::Linear linear(width, width);
+    // Keeps the size of signals through any number of layers.
+    linear->weight.normal_(0, 1 / std::sqrt(static_cast<double>(width)));
+    model->push_back(linear);
+  }
+  return model;
+}
+
+class Trainer {
+ public:
+  explicit Trainer(const Settings& settings)
+      : group_(brigade::init_process_group({.backend = "gloo"})),
+        model_(make_model(settings)) {
+    const int64_t width = settings.number("width");
+    torch::manual_seed(100 + group_.rank());
+    inputs_ = torch::randn({settings.number("batch"), width});
+    torch::manual_seed(99);
+    shared_row_ = torch::randn({1, width});
+    bring_runtime_in();
+    malloc_trim(0);
+    base_kb_ = memory_kb("VmRSS");
+
+    brigade::DdpOptions options{.gradient_as_bucket_view = settings.number("views") != 0};
+    if (settings.number("bucket_mb") > 0) {
+      const auto cap = static_cast<double>(settings.number("bucket_mb"));
+      options.bucket_cap_mb_list = {cap};
+    }
+    ddp_ = brigade::DistributedDataParallel<torch::nn::SequentialImpl>(model_.ptr(), group_,
+                                                                       options);
+    optimizer_ = std::make_unique<torch::optim::SGD>(ddp_->parameters(), 1e-4);
+    hook(settings.values.at("hook"));
+  }
+
+  int64_t base_kb() const { return base_kb_; }
+
+  void hook(const std::string& spec) {
+    spec_ = spec;
+    ddp_->set_hook(spec == "none" ? nullptr : brigade::make_hook(spec));
+  }
+
+  std::string turn(int64_t steps) {
+    group_.barrier();
+    forget_peak();
+    std::ostringstream step_times, backward_times;
+    for (int64_t step = 0; step < steps; ++step) {
+      const auto begin = Clock::now();
+      ddp_->zero_grad();
+      at::Tensor error = loss(ddp_->forward(inputs_));
+      const auto forward_end = Clock::now();
+      error.backward();
+      backward_times << (step ? "," : "") << seconds_since(forward_end);
+      optimizer_->step();
+      step_times << (step ? "," : "") << seconds_since(begin);
+    }
+    const int64_t peak = memory_kb("VmHWM");
+    const auto traffic = ddp_->hook_stats().last_step;
+    std::ostringstream text;
+    text << "{\"step\":[" << step_times.str() << "],\"backward\":[" << backward_times.str()
+         << "],\"peak_kb\":" << peak
+         << ",\"buckets\":" << ddp_->logging_data().bucket_bytes.size()
+         << ",\"stats\":{\"bytes_sent\":" << traffic.bytes_sent
+         << ",\"collectives\":" << traffic.collectives
+         << ",\"encode\":" << traffic.encode_seconds << ",\"wait\":" << traffic.wait_seconds
+         << ",\"decode\":" << traffic.decode_seconds << ",\"overlap\":" << traffic.overlap()
+         << "},\"replica\":\"" << fingerprint() << "\"}";
+    return text.str();
+  }
+
+  // The largest difference from the mean of all ranks' gradients, as a share of the largest
+  // value, of the worst parameter. One row a rank, so that a matrix's gradient is of rank 1
+  // on each rank: PowerSGD of rank 2 must reproduce the mean of two, and where it has rank
+  // 1 all ranks get the same row.
+  std::string verify() {
+    const bool one_rank = spec_.rfind("powersgd:rank=1", 0) == 0;
+    const at::Tensor row = one_rank ? shared_row_ : inputs_.narrow(0, 0, 1);
+    for (int pass = 0; pass < 2; ++pass) gradients_of(row);
+    std::vector<at::Tensor> exact;
+    {
+      auto guard = ddp_->no_sync();
+      gradients_of(row);
+      for (const at::Tensor& parameter : ddp_->parameters()) {
+        exact.push_back(parameter.grad().to(at::kDouble));
+        group_.all_reduce(exact.back());
+        exact.back().div_(group_.size());
+      }
+    }
+    gradients_of(row);
+    double worst = 0;
+    const auto parameters = ddp_->parameters();
+    for (size_t index = 0; index < parameters.size(); ++index) {
+      const at::Tensor off =
+          (parameters[index].grad().to(at::kDouble) - exact[index]).abs();
+      const double share = (off.max() / exact[index].abs().max()).item<double>();
+      worst = std::isnan(share) ? 1e9 : std::max(worst, share);
+    }
+    ddp_->zero_grad();
+    std::ostringstream text;
+    text << "{\"error\":" << worst << "}";
+    return text.str();
+  }
+
+ private:
+  // What code and pools take once and for all is no part of what training takes.
+  void bring_runtime_in() {
+    brigade::DistributedDataParallel small(torch::nn::Linear(8, 8), group_);
+    torch::optim::SGD optimizer(small->parameters(), 0);
+    for (int step = 0; step < 3; ++step) {
+      small->zero_grad();
+      loss(small->forward(torch::ones({8, 8}))).backward();
+      optimizer.step();
+    }
+    loss(model_->forward(inputs_)).backward();
+    brigade::zero_grad(model_->parameters());
+  }
+  static at::Tensor loss(const at::Tensor& output) { return output.square().mean(); }
+  void gradients_of(const at::Tensor& rows) {
+    ddp_->zero_grad();
+    loss(ddp_->forward(rows)).backward();
+  }
+  // Equal only if the parameters' bits are.
+  int64_t fingerprint() const {
+    torch::NoGradGuard no_grad;
+    int64_t hash = 0;
+    for (const at::Tensor& parameter : ddp_->parameters()) {
+      hash = hash * 31 + parameter.detach().view(at::kInt).sum().item<int64_t>();
+    }
+    return hash & 0x7fffffffffffffff;
+  }
+
+  brigade::ProcessGroup group_;
+  torch::nn::Sequential model_;
+  brigade::DistributedDataParallel<torch::nn::SequentialImpl> ddp_{nullptr};
+  std::unique_ptr<torch::optim::SGD> optimizer_;
+  std::string spec_;
+  at::Tensor inputs_;
+  at::Tensor shared_row_;
+  int64_t base_kb_ = 0;
+};
+
+void serve(Trainer& trainer) {
+  std::cout << "{\"base_kb\":" << trainer.base_kb() << "}" << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string command, argument;
+    words >> command >> argument;
+    if (command == "turn") {
+      std::cout << trainer.turn(std::stoll(argument)) << std::endl;
+    } else if (command == "verify") {
+      std::cout << trainer.verify() << std::endl;
+    } else if (command == "hook") {
+      trainer.hook(argument);
+      std::cout << "{}" << std::endl;
+    } else {
+      throw brigade::ConfigError("step_bench: unknown command '" + line + "'");
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return brigade::record_errors([&] {
+    Trainer trainer{Settings(argc, argv)};
+    serve(trainer);
+  });
+}
