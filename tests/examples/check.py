@@ -90,6 +90,9 @@ class Examples(unittest.TestCase):
     def test_the_distributed_program_learns_under_brigade_run(self):
         self.learned(run(BIN / "brigade", "run", "-n", 2, BIN / "examples/ddp"), 2)
 
+    def test_a_hook_of_the_programs_own_learns(self):
+        self.learned(run(BIN / "brigade", "run", "-n", 2, BIN / "examples/custom_hook", "mixed"), 2)
+
     @unittest.skipUnless(PYTHON, "no Python with torch here")
     def test_the_distributed_program_learns_under_torchrun(self):
         torchrun = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--no-python"]
