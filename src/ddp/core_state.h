@@ -70,10 +70,11 @@ struct DdpCore::State {
 
   void make_reducer();
   // hooking.cpp
-  void make_engine();
+  void make_engine(const std::string& name = "");  // empty: a new one
   void close_engine();
   void register_hook();
   void agree_on_hook();
+  void agree_on_engine();
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.

@@ -1,6 +1,7 @@
 // How a hook comes to the Reducer.
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/core_state.h"
@@ -9,10 +10,10 @@
 
 namespace brigade {
 
-void DdpCore::State::make_engine() {
+void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
   const ProcessGroup& over = hook_group ? hook_group : group;
-  engine = engine::Engine::make(over, over.unique_name("engine"));
+  engine = engine::Engine::make(over, name.empty() ? over.unique_name("engine") : name);
   engine->set_hook(hook, /*agreed=*/true);  // agree_on_hook() sees to it
   hook_agreed = false;
 }
@@ -33,8 +34,24 @@ void DdpCore::State::register_hook() {
 
 void DdpCore::State::agree_on_hook() {
   if (engine) engine->throw_if_failed();
-  if (std::exchange(hook_agreed, true)) return;
+  if (hook_agreed) return;
   engine::agree_on_hook(group, hook ? hook->fingerprint() : "none");
+  if (engine) agree_on_engine();
+  hook_agreed = true;
+}
+
+// Ranks that had different hooks for a while have made different numbers of engines, which
+// would wait for each other under different names, or over connections already closed.
+void DdpCore::State::agree_on_engine() {
+  const auto names = engine->group().exchange("engine", engine->name());
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : "|") + name;
+  if (std::count(names.begin(), names.end(), names.front()) ==
+      static_cast<std::ptrdiff_t>(names.size())) {
+    return;
+  }
+  make_engine(all);
+  make_reducer();
 }
 
 void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {

@@ -62,12 +62,22 @@ Engine::Engine(ProcessGroup group, std::string name)
       name_(std::move(name)),
       runs_through_(group_.size() == 1 || group_.backend() == "nccl") {}
 
-Engine::~Engine() { close(); }
+Engine::~Engine() {
+  const bool closed_here = closed_by_ == std::this_thread::get_id();
+  close();
+  if (closed_here) return;
+  // The last to let go may be the callback of a collective, on a thread of one of these
+  // groups, which can't join itself.
+  std::vector<ProcessGroup> groups(std::begin(station_groups_), std::end(station_groups_));
+  for (ProcessGroup& group : station_groups_) group = {};
+  std::thread([groups = std::move(groups)]() mutable { groups.clear(); }).detach();
+}
 
 void Engine::close() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(stop_, true)) return;
+    closed_by_ = std::this_thread::get_id();
   }
   wake_watcher_.notify_all();
   if (watcher_.joinable()) watcher_.join();

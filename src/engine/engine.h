@@ -48,6 +48,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void throw_if_failed() const;
   HookStats stats() const;
   const ProcessGroup& group() const { return group_; }
+  const std::string& name() const { return name_; }
   bool busy() const;
 
   // ---- for Run and Comm
@@ -97,6 +98,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::thread watcher_;
   std::condition_variable wake_watcher_;
   bool stop_ = false;
+  std::thread::id closed_by_;
 };
 
 }  // namespace brigade::engine

@@ -98,6 +98,13 @@ int64_t HookOptions::integer(const std::string& key, int64_t fallback) const {
   return fallback;
 }
 
+uint64_t HookOptions::natural(const std::string& key, uint64_t fallback) const {
+  const auto found = values_.find(key);
+  if (found != values_.end() && !parse(found->second, fallback))
+    refuse(key, "a whole number, 0 or more");
+  return fallback;
+}
+
 double HookOptions::number(const std::string& key, double fallback) const {
   const auto found = values_.find(key);
   if (found != values_.end() && !parse(found->second, fallback)) refuse(key, "a number");

@@ -20,6 +20,7 @@ class HookOptions {
   HookOptions(std::string_view hook, std::string_view text,
               std::span<const std::string_view> known);
   int64_t integer(const std::string& key, int64_t fallback) const;
+  uint64_t natural(const std::string& key, uint64_t fallback) const;
   double number(const std::string& key, double fallback) const;
   bool flag(const std::string& key, bool fallback) const;
 

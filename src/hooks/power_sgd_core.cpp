@@ -22,19 +22,28 @@ void check_options(const std::string& name, const PowerSGDOptions& options) {
          "0 or more");
 }
 
+// In double: the square of 1e30 is no float.
+at::Tensor norms(const at::Tensor& columns) {
+  return at::linalg_vector_norm(columns, 2, at::IntArrayRef{1}, true, at::kDouble);
+}
+
 void gram_schmidt(at::Tensor batch, double epsilon) {
   const int64_t columns = batch.size(2);
+  // What is left of a column that depends on those before it is rounding, which points
+  // anywhere: less than this of its length counts as nothing.
+  const double nothing = batch.scalar_type() == at::kDouble ? 16 * 0x1p-52 : 16 * 0x1p-23;
+  const at::Tensor least = norms(batch).mul_(nothing);
   for (int64_t index = 0; index < columns; ++index) {
     at::Tensor column = batch.narrow(2, index, 1);
-    // In double: the square of 1e30 is no float.
-    at::Tensor norm =
-        at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, true, at::kDouble);
-    at::Tensor factor =
-        at::where(norm > 0, (norm + epsilon).reciprocal(), at::zeros_like(norm));
+    at::Tensor norm = norms(column);
+    at::Tensor factor = at::where(norm > least.narrow(2, index, 1),
+                                  (norm + epsilon).reciprocal(), at::zeros_like(norm));
     column.copy_(column.to(at::kDouble).mul_(factor));
     if (index + 1 == columns) break;
     at::Tensor rest = batch.narrow(2, index + 1, columns - index - 1);
-    rest.sub_(at::matmul(column, at::matmul(column.transpose(1, 2), rest)));
+    // Twice: the first time leaves, of a column close to this one, mostly rounding.
+    for (int pass = 0; pass < 2; ++pass)
+      rest.sub_(at::matmul(column, at::matmul(column.transpose(1, 2), rest)));
   }
 }
 

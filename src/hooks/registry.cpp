@@ -37,7 +37,7 @@ std::shared_ptr<Hook> power_sgd(const HookOptions& given) {
   options.warm_start = given.flag("warm", options.warm_start);
   options.orthogonalization_epsilon =
       given.number("eps", options.orthogonalization_epsilon);
-  options.random_seed = static_cast<uint64_t>(given.integer("seed", 0));
+  options.random_seed = given.natural("seed", options.random_seed);
   options.batch_tensors_with_same_shape =
       given.flag("batch", options.batch_tensors_with_same_shape);
   return factory(options);

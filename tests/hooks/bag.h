@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "brigade/distributed_data_parallel.h"
@@ -39,13 +41,19 @@ inline constexpr double kOneBucketEach = 1e-6;
 
 // Deterministic, different for each rank, step and parameter: layers of very different
 // scale.
+// Kept, because tests ask for the same ones often: not to be written into.
 inline at::Tensor coefficient(const std::vector<int64_t>& shape, at::ScalarType dtype,
                               int rank, int64_t step, size_t index) {
+  static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t>,
+                  at::Tensor>
+      made;
+  at::Tensor& kept = made[{shape, dtype, rank, step, index}];
+  if (kept.defined()) return kept;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(
       static_cast<uint64_t>(rank * 1000003 + step * 1009 + static_cast<int64_t>(index)));
   const double scale = std::pow(10.0, -static_cast<double>(index % 4));
-  return (at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble)) * scale)
-      .to(dtype);
+  kept = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble)) * scale;
+  return kept = kept.to(dtype);
 }
 
 // The exact mean over the ranks, in float64.
@@ -76,7 +84,7 @@ struct Rig {
   std::vector<at::Tensor> inputs(int64_t step) const {
     std::vector<at::Tensor> list;
     for (size_t index = 0; index < shapes.size(); ++index)
-      list.push_back(coefficient(shapes[index], dtype, group.rank(), step, index));
+      list.push_back(coefficient(shapes[index], dtype, group.rank(), step, index).clone());
     return list;
   }
   at::Tensor mean(int64_t step, size_t index) const {

@@ -53,6 +53,58 @@ void expect_same_on_all_ranks(const ProcessGroup& group, const at::Tensor& mine)
   }
 }
 
+// What rounding to a half type adds to the hook's own error.
+double coarseness(at::ScalarType dtype) {
+  return dtype == at::kHalf ? 2e-3 : dtype == at::kBFloat16 ? 1.6e-2 : 0;
+}
+
+bool quantizes(const Case& c) { return c.spec.rfind("quantize_per_", 0) == 0; }
+
+// The run of values that shares a scale, in a bucket of n.
+int64_t quantizer_block(const Case& c, int64_t n, int ranks) {
+  if (c.spec == "quantize_per_channel") return 512;
+  return ((n + ranks - 1) / ranks + 63) / 64 * 64;  // a rank's chunk
+}
+
+// A quantizer is off by half a step for each rank's values, and by half a step for their
+// mean, whose range is at most the mean of the ranges: in all by the mean step, range /
+// 255. Value by value, so that neither a small layer nor a small block may hide in a large
+// one.
+void expect_within_steps(const Rig& rig, const Case& c,
+                         const std::vector<at::Tensor>& gradients, int64_t step) {
+  const auto whole_bucket = [&](const std::vector<std::string>& names, const auto& part) {
+    std::vector<at::Tensor> parts;
+    for (const std::string& name : names)
+      parts.push_back(part(std::stoul(name.substr(1))).to(at::kDouble).flatten());
+    return at::cat(parts);
+  };
+  for (const auto& names : rig.ddp->logging_data().bucket_parameters) {
+    const at::Tensor result =
+        whole_bucket(names, [&](size_t index) { return gradients[index]; });
+    const at::Tensor mean =
+        whole_bucket(names, [&](size_t index) { return rig.mean(step, index); });
+    const int64_t n = result.numel();
+    if (n == 0) continue;
+    const int64_t block = quantizer_block(c, n, rig.group.size());
+    const int64_t blocks = (n + block - 1) / block;
+    at::Tensor range = at::zeros({blocks}, at::kDouble);
+    for (int rank = 0; rank < rig.group.size(); ++rank) {
+      const at::Tensor values = whole_bucket(names, [&](size_t index) {
+        return testing::coefficient(rig.shapes[index], rig.dtype, rank, step, index);
+      });
+      // Filled up with zeros, which every range includes.
+      const at::Tensor rows =
+          at::constant_pad_nd(values, {0, blocks * block - n}).view({blocks, block});
+      range += rows.amax(1).clamp_min(0) - rows.amin(1).clamp_max(0);
+    }
+    const at::Tensor steps =
+        (range / (255 * rig.group.size())).repeat_interleave(block).narrow(0, 0, n);
+    const at::Tensor bound = steps * 1.001 + mean.abs() * (coarseness(rig.dtype) + 1e-6);
+    const at::Tensor excess = (result - mean).abs() / bound.clamp_min(1e-300);
+    EXPECT_LE(excess.max().item<double>(), 1.0) << "in steps of the quantizer";
+  }
+}
+
 void expect_step_in_order(Rig& rig, const Case& c, int64_t step) {
   SCOPED_TRACE("step " + std::to_string(step));
   const std::vector<at::Tensor> gradients = rig.train(step);
@@ -60,11 +112,10 @@ void expect_step_in_order(Rig& rig, const Case& c, int64_t step) {
     expect_same_on_all_ranks(rig.group, gradient);
     EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
   }
-  const double coarse = at::kHalf == rig.dtype       ? 2e-3
-                        : at::kBFloat16 == rig.dtype ? 1.6e-2
-                                                     : 0;
-  if (c.tolerance >= 0) {
-    EXPECT_LE(rig.error(gradients, step), std::max(c.tolerance, coarse));
+  if (quantizes(c)) {
+    expect_within_steps(rig, c, gradients, step);
+  } else if (c.tolerance >= 0) {
+    EXPECT_LE(rig.error(gradients, step), std::max(c.tolerance, coarseness(rig.dtype)));
   }
 }
 
@@ -74,15 +125,20 @@ INSTANTIATE_TEST_SUITE_P(Ranks, HookContract, ::testing::Values(1, 2, 3, 4));
 TEST_P(HookContract, AveragesAndAgreesOnEveryRankWithAnyNumberOfBuckets) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
-              for (const Case& c : averaging_cases()) {
-                for (int64_t buckets : {1, 2, 5, 12}) {
+              for (int64_t buckets : {1, 2, 5, 12}) {
+                Shapes shapes;
+                for (int64_t index = 0; index < buckets; ++index)
+                  shapes.push_back({17 + index, 23});
+                Rig rig(group, "", shapes);
+                for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec + " with " + std::to_string(buckets) + " buckets");
-                  Shapes shapes;
-                  for (int64_t index = 0; index < buckets; ++index)
-                    shapes.push_back({17 + index, 23});
-                  Rig rig(group, c.spec, shapes);
+                  rig.ddp->set_hook(make_hook(c.spec));
                   for (int64_t step = 0; step < 3; ++step)
                     expect_step_in_order(rig, c, step);
+                  const auto gradients = rig.train(3);
+                  if (c.tolerance >= 0) {
+                    EXPECT_LE(rig.error(gradients, 3), c.tolerance);
+                  }
                 }
               }
             },
@@ -93,13 +149,16 @@ TEST_P(HookContract, TakesEverySizeAndShape) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
               const Shapes shapes{{1},       {17},   {0},      {4097},
-                                  {3, 5, 7}, {1, 1}, {64, 64}, {300, 211}};
+                                  {3, 5, 7}, {1, 1}, {64, 64}, {150, 111}};
+              Rig apart(group, "", shapes);
               for (const Case& c : averaging_cases()) {
-                for (double cap : {testing::kOneBucketEach, 25.0}) {
-                  SCOPED_TRACE(c.spec);
-                  Rig rig(group, c.spec, shapes, at::kFloat, {.bucket_cap_mb = cap});
-                  for (int64_t step = 0; step < 3; ++step)
-                    expect_step_in_order(rig, c, step);
+                SCOPED_TRACE(c.spec);
+                // All in one bucket, and afresh: through the rebuilding of buckets.
+                Rig together(group, c.spec, shapes, at::kFloat, {.bucket_cap_mb = 25.0});
+                apart.ddp->set_hook(make_hook(c.spec));
+                for (int64_t step = 0; step < 3; ++step) {
+                  expect_step_in_order(apart, c, step);
+                  expect_step_in_order(together, c, step);
                 }
               }
             },
@@ -110,9 +169,10 @@ TEST_P(HookContract, TakesEveryFloatingType) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
               for (at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kDouble}) {
+                Rig rig(group, "", {{33, 31}, {257}}, dtype);
                 for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec + " on " + toString(dtype));
-                  Rig rig(group, c.spec, {{33, 31}, {257}}, dtype);
+                  rig.ddp->set_hook(make_hook(c.spec));
                   for (int64_t step = 0; step < 3; ++step)
                     expect_step_in_order(rig, c, step);
                 }
@@ -124,11 +184,11 @@ TEST_P(HookContract, TakesEveryFloatingType) {
 TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
+              Rig rig(group, "", {{40, 30}, {700}});
               for (double bad : {std::nan(""), HUGE_VAL}) {
                 for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec);
-                  const Shapes shapes{{40, 30}, {700}};
-                  Rig rig(group, c.spec, shapes);
+                  rig.ddp->set_hook(make_hook(c.spec));
                   expect_step_in_order(rig, c, 0);
                   std::vector<at::Tensor> poisoned = rig.inputs(1);
                   if (group.rank() == group.size() - 1) {
@@ -149,18 +209,20 @@ TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
 TEST_P(HookContract, StandsLargeAndSmallNumbers) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
+              Rig rig(group, "", {{40, 30}, {700}});
               for (const Case& c : averaging_cases()) {
                 for (double scale : {0.0, 1e-42, 1e-30, 1e4}) {
                   SCOPED_TRACE(c.spec + " at " + std::to_string(scale));
-                  Rig rig(group, c.spec, {{40, 30}, {700}});
+                  rig.ddp->set_hook(make_hook(c.spec));
                   std::vector<at::Tensor> inputs = rig.inputs(0);
                   for (at::Tensor& input : inputs) input.mul_(scale);
                   for (int repeat = 0; repeat < 2; ++repeat) {
                     for (const at::Tensor& gradient : rig.train_on(inputs)) {
                       expect_same_on_all_ranks(group, gradient);
                       EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
-                      if (scale == 0.0)
+                      if (scale == 0.0) {
                         EXPECT_TRUE(at::equal(gradient, at::zeros_like(gradient)));
+                      }
                     }
                   }
                 }
@@ -173,15 +235,18 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
   run_ranks(GetParam(),
             [](ProcessGroup group) {
               const Shapes shapes{{17, 23}, {5}, {30, 30}};
+              Rig plain(group, "", shapes);
+              Rig views(group, "", shapes, at::kFloat,
+                        {.bucket_cap_mb = testing::kOneBucketEach,
+                         .gradient_as_bucket_view = true});
+              Rig unused(group, "", shapes, at::kFloat,
+                         {.find_unused_parameters = true,
+                          .bucket_cap_mb = testing::kOneBucketEach});
               for (const Case& c : averaging_cases()) {
                 SCOPED_TRACE(c.spec);
-                Rig plain(group, c.spec, shapes);
-                Rig views(group, c.spec, shapes, at::kFloat,
-                          {.bucket_cap_mb = testing::kOneBucketEach,
-                           .gradient_as_bucket_view = true});
-                Rig unused(group, c.spec, shapes, at::kFloat,
-                           {.find_unused_parameters = true,
-                            .bucket_cap_mb = testing::kOneBucketEach});
+                for (Rig* rig : {&plain, &views, &unused})
+                  rig->ddp->set_hook(make_hook(c.spec));
+                // A static graph's first pass is special: afresh for each.
                 Rig fixed(group, c.spec, shapes, at::kFloat,
                           {.static_graph = true, .bucket_cap_mb = testing::kOneBucketEach});
                 for (int64_t step = 0; step < 3; ++step) {
@@ -213,8 +278,8 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
                   second.push_back(gradient - plain.mean(7, index));
                 }
                 if (c.tolerance >= 0) {
-        EXPECT_LE(plain.error(second, 8), 2 * c.tolerance);
-      }
+                  EXPECT_LE(plain.error(second, 8), 2 * c.tolerance);
+                }
               }
             },
             {.wall = std::chrono::minutes(2)});
@@ -224,19 +289,16 @@ TEST_P(HookContract, ACheckpointInTheMiddleChangesNoBit) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
               const Shapes shapes{{17, 23}, {5}, {30, 30}, {600}};
+              Rig whole(group, "", shapes);
               for (const Case& c : averaging_cases()) {
                 SCOPED_TRACE(c.spec);
-                Rig whole(group, c.spec, shapes);
-                Rig first(group, c.spec, shapes);
-                for (int64_t step = 0; step < 3; ++step) {
-                  whole.train(step);
-                  first.train(step);
-                }
-                const HookState state = first.ddp->hook()->state();
+                whole.ddp->set_hook(make_hook(c.spec));
+                for (int64_t step = 0; step < 3; ++step) whole.train(step);
+                const HookState state = whole.ddp->hook()->state();
                 // As a resumed program would: the hook's state, and the buckets as they
                 // were.
                 DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
-                as_before.first_buckets = first.ddp->logging_data().bucket_parameters;
+                as_before.first_buckets = whole.ddp->logging_data().bucket_parameters;
                 Rig second(group, c.spec, shapes, at::kFloat, as_before);
                 second.ddp->hook()->load_state(state);
                 for (int64_t step = 3; step < 6; ++step) {
@@ -275,6 +337,34 @@ TEST_P(HookContract, NoopGivesEveryRankItsOwnGradient) {
     for (size_t index = 0; index < inputs.size(); ++index)
       EXPECT_TRUE(at::equal(inputs[index], gradients[index]));
     EXPECT_EQ(rig.ddp->hook_stats().total.bytes_sent, 0);
+  });
+}
+
+// A power of two only moves exponents: nothing may depend on the absolute size.
+TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Rig rig(group, "", {{17, 23}, {5}, {600}});
+    for (const char* spec :
+         {"allreduce", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8",
+          "powersgd:start=0,rank=2", "batched_powersgd:start=0", "bf16+int8"}) {
+      const auto train = [&](double scale) {
+        rig.ddp->set_hook(make_hook(spec));
+        std::vector<at::Tensor> results;
+        for (int64_t step = 0; step < 3; ++step) {  // with what was fed back
+          std::vector<at::Tensor> inputs = rig.inputs(step);
+          for (at::Tensor& input : inputs) input.mul_(scale);
+          results = rig.train_on(inputs);
+        }
+        return results;
+      };
+      const auto expected = train(1);
+      for (double scale : {std::ldexp(1.0, -7), std::ldexp(1.0, 20)}) {
+        SCOPED_TRACE(std::string(spec) + " times " + std::to_string(scale));
+        const auto scaled = train(scale);
+        for (size_t index = 0; index < expected.size(); ++index)
+          EXPECT_TRUE(at::equal(scaled[index], expected[index] * scale));
+      }
+    }
   });
 }
 

@@ -1,0 +1,146 @@
+// Hooks that feed their error back lose nothing: the sum over steps of what came out, and
+// the mean error that is kept, are the sum of the mean inputs.
+#include <gtest/gtest.h>
+
+#include "brigade/brigade.h"
+#include "hooks/bag.h"
+#include "support/ranks.h"
+
+namespace brigade {
+namespace {
+
+using testing::Rig;
+using testing::run_ranks;
+using testing::Shapes;
+
+const std::vector<std::string> kSpecs{"powersgd:start=0", "powersgd:start=0,rank=2,batch=1",
+                                      "powersgd:start=0,rank=3,warm=0",
+                                      "batched_powersgd:start=0,rank=2", "int8"};
+
+// Adds up what goes in and what comes out, parameter by parameter.
+struct Ledger {
+  explicit Ledger(const Shapes& shapes) {
+    for (const auto& shape : shapes) {
+      in.push_back(at::zeros(shape, at::kDouble));
+      out.push_back(at::zeros(shape, at::kDouble));
+    }
+  }
+  void train(Rig& rig, int64_t step) {
+    const auto gradients = rig.train(step);
+    for (size_t index = 0; index < in.size(); ++index) {
+      in[index] += rig.mean(step, index);
+      out[index] += gradients[index];
+    }
+  }
+  // Up to rounding, that of a larger layer in the same bucket included.
+  void expect_balanced(const Rig& rig, const HookState& state) const {
+    double largest = 0;
+    for (const at::Tensor& sum : in) largest = std::max(largest, sum.norm().item<double>());
+    for (size_t index = 0; index < in.size(); ++index) {
+      at::Tensor kept = at::zeros_like(in[index]);
+      const auto found = state.tensors.find(kErrorPrefix + ("p" + std::to_string(index)));
+      if (found != state.tensors.end()) kept += found->second.view(in[index].sizes());
+      rig.group.all_reduce(kept);
+      kept /= rig.group.size();
+      const double off = (in[index] - out[index] - kept).norm().item<double>();
+      EXPECT_LE(off, 2e-6 * in[index].norm().item<double>() + 2e-9 * largest)
+          << "parameter " << index;
+    }
+  }
+  std::vector<at::Tensor> in, out;
+};
+
+class ErrorFeedback : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ErrorFeedback, ::testing::Values(2, 3, 4));
+
+TEST_P(ErrorFeedback, WhatCameOutAndWhatIsKeptIsWhatWentIn) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{24, 30}, {40, 10}, {24, 30}, {13}};
+    Rig rig(group, "", shapes, at::kFloat, {.bucket_cap_mb = 0.005});
+    for (const std::string& spec : kSpecs) {
+      SCOPED_TRACE(spec);
+      rig.ddp->set_hook(make_hook(spec));
+      Ledger ledger(shapes);
+      for (int64_t step = 0; step < 6; ++step) {
+        ledger.train(rig, step);
+        ledger.expect_balanced(rig, rig.ddp->hook()->state());
+      }
+      EXPECT_GT((ledger.in[0] - ledger.out[0]).norm().item<double>(), 1e-3)
+          << "nothing was lost, so nothing was shown";
+    }
+  });
+}
+
+// The errors are kept by parameter: other buckets from the second step on lose nothing.
+TEST_P(ErrorFeedback, SurvivesTheRebuildingOfBuckets) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{24, 30}, {40, 10}, {24, 30}, {13}};
+    for (const std::string& spec : kSpecs) {
+      SCOPED_TRACE(spec);
+      DdpOptions options{.bucket_cap_mb = 0.005};
+      options.first_buckets = {{"p1", "p3", "p0"}, {"p2"}};
+      Rig rig(group, spec, shapes, at::kFloat, options);
+      Ledger ledger(shapes);
+      const auto before = rig.ddp->logging_data().bucket_parameters;
+      for (int64_t step = 0; step < 4; ++step) ledger.train(rig, step);
+      EXPECT_NE(rig.ddp->logging_data().bucket_parameters, before);
+      ledger.expect_balanced(rig, rig.ddp->hook()->state());
+    }
+  });
+}
+
+// Every rank's own tensors on all ranks, by way of sums.
+std::vector<HookState> gather_states(const ProcessGroup& group, const HookState& mine) {
+  std::vector<HookState> all(group.size(), mine);
+  for (auto& [key, tensor] : mine.tensors) {
+    at::Tensor stacked = at::zeros({group.size(), tensor.numel()}, at::kDouble);
+    stacked[group.rank()].copy_(tensor.flatten());
+    group.all_reduce(stacked);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      all[rank].tensors[key] = stacked[rank].view(tensor.sizes()).to(tensor.scalar_type());
+    }
+  }
+  return all;
+}
+
+TEST(ErrorFeedbackAcrossSizes, FourRanksGoOnAsTwoAndNothingIsLost) {
+  run_ranks(4, [](ProcessGroup group) {
+    const Shapes shapes{{24, 30}, {40, 10}, {13}};
+    const ProcessGroup half = group.new_group({0, 1});
+    Rig four(group, "", shapes);
+    std::optional<Rig> two;
+    if (half) two.emplace(half, "", shapes);
+    for (const std::string& spec : kSpecs) {
+      SCOPED_TRACE(spec);
+      four.ddp->set_hook(make_hook(spec));
+      Ledger ledger(shapes);
+      for (int64_t step = 0; step < 3; ++step) ledger.train(four, step);
+      const auto shards = gather_states(group, four.ddp->hook()->state());
+      if (!two) continue;
+      const HookState combined = combine_states(shards);
+      two->ddp->set_hook(make_hook(spec));
+      two->ddp->hook()->load_state(combined);
+      ledger.expect_balanced(*two, two->ddp->hook()->state());
+      for (int64_t step = 3; step < 6; ++step) ledger.train(*two, step);
+      ledger.expect_balanced(*two, two->ddp->hook()->state());
+    }
+  });
+}
+
+TEST(ErrorFeedbackAcrossSizes, StatesThatDoNotBelongTogetherAreRefused) {
+  run_ranks(1, [](ProcessGroup) {
+    EXPECT_THROW(combine_states({}), ConfigError);
+    HookState one, other;
+    one.tensors["error.p0"] = at::ones({3});
+    other.tensors["error.p0"] = at::ones({4});
+    const std::vector<HookState> differ{one, other}, lacking{one, HookState{}};
+    EXPECT_THROW(combine_states(differ), ConfigError);
+    EXPECT_THROW(combine_states(lacking), ConfigError);
+    other.tensors["error.p0"] = at::full({3}, 2.0);
+    const std::vector<HookState> fit{one, other};
+    EXPECT_TRUE(at::equal(combine_states(fit).tensors.at("error.p0"), at::full({3}, 1.5)));
+  });
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,153 @@
+// What hook_stats() says was sent, against the counters of a network device.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+
+#include "brigade/brigade.h"
+#include "brigade/launch.h"
+#include "support/command.h"
+
+namespace brigade {
+namespace {
+
+using testing::run_command;
+
+constexpr const char* kDevice = "brw0";
+constexpr const char* kMaster = "10.78.0.1";
+
+// Two network namespaces with a cable between them, gone at the end.
+class Cable : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can make network namespaces";
+    const std::string id = "brw" + std::to_string(getpid());
+    names_ = {id + "l", id + "r"};
+    std::ostringstream make;
+    make << "set -e; ip netns add " << names_[0] << "; ip netns add " << names_[1]
+         << "; ip -n " << names_[0] << " link add " << kDevice << " type veth peer name "
+         << kDevice << " netns " << names_[1];
+    for (int side : {0, 1}) {
+      make << "; ip -n " << names_[side] << " addr add 10.78.0." << side + 1 << "/24 dev "
+           << kDevice << "; ip -n " << names_[side] << " link set lo up; ip -n "
+           << names_[side] << " link set " << kDevice << " mtu 9000 up";
+    }
+    const auto result = run_command({"bash", "-c", make.str()});
+    if (result.exit_code != 0) {
+      TearDown();
+      GTEST_SKIP() << "no network namespaces here: " << result.err;
+    }
+  }
+  void TearDown() override {
+    for (const std::string& name : names_) {
+      run_command({"bash", "-c",
+                   "ip netns pids " + name +
+                       " 2>/dev/null | xargs -r kill -9; ip netns del " + name});
+    }
+  }
+  std::vector<std::string> names_;
+};
+
+void enter(const std::string& name) {
+  const int fd = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
+    throw std::runtime_error("cannot enter the network namespace " + name);
+  close(fd);
+}
+
+int64_t bytes_on_the_wire() {
+  std::ifstream file("/proc/self/net/dev");
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t colon = line.find(std::string(kDevice) + ":");
+    if (colon == std::string::npos) continue;
+    std::istringstream fields(line.substr(line.find(':') + 1));
+    int64_t value = 0;  // received: 8 fields, then the bytes sent
+    for (int field = 0; field < 9; ++field) fields >> value;
+    return value;
+  }
+  throw std::runtime_error(std::string("no device ") + kDevice);
+}
+
+struct Traffic {
+  int64_t counted = 0, wire = 0;
+};
+
+// Some real steps; what the hook counts and what the device does.
+Traffic train(const ProcessGroup& group, const std::string& spec) {
+  torch::nn::Sequential net(torch::nn::Linear(600, 512), torch::nn::ReLU(),
+                            torch::nn::Linear(512, 512), torch::nn::ReLU(),
+                            torch::nn::Linear(512, 300));
+  DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.6});
+  ddp->set_hook(make_hook(spec));
+  torch::optim::SGD optimizer(ddp->parameters(), 0.01);
+  const auto step = [&] {
+    ddp->zero_grad();
+    ddp->forward(at::randn({8, 600})).square().mean().backward();
+    optimizer.step();
+  };
+  for (int warm = 0; warm < 2; ++warm) step();  // connections, buckets
+  group.barrier();
+  Traffic traffic{-ddp->hook_stats().total.bytes_sent, -bytes_on_the_wire()};
+  for (int count = 0; count < 6; ++count) step();
+  group.barrier();  // everything has arrived
+  traffic.counted += ddp->hook_stats().total.bytes_sent;
+  traffic.wire += bytes_on_the_wire();
+  return traffic;
+}
+
+void work(int rank, const std::string& name, const std::string& table) {
+  enter(name);
+  // As far as they know, the ranks are on two hosts.
+  for (const char* variable : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+                               "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR"}) {
+    unsetenv(variable);
+  }
+  ProcessGroupOptions options;
+  options.backend = "gloo";
+  options.init_method = std::string("tcp://") + kMaster + ":29600";
+  options.rank = rank;
+  options.world_size = 2;
+  options.timeout = std::chrono::seconds(20);
+  options.interface = kDevice;
+  const ProcessGroup group = init_process_group(options);
+  std::ostringstream text;
+  bool agree = true;
+  for (const char* spec :
+       {"allreduce", "fp16", "quantize_per_tensor", "quantize_per_channel", "int8",
+        "powersgd:start=0,rank=24,min_rate=1", "batched_powersgd:start=0,rank=24",
+        "fp16+allreduce"}) {
+    const Traffic traffic = train(group, spec);
+    const double ratio =
+        static_cast<double>(traffic.wire) / static_cast<double>(traffic.counted);
+    agree &= ratio > 0.95 && ratio < 1.05;
+    text << "rank " << rank << std::setw(38) << spec << std::setw(12) << traffic.counted
+         << " counted" << std::setw(12) << traffic.wire << " on the wire, ratio "
+         << std::setprecision(4) << ratio << "\n";
+  }
+  if (rank == 0 || !agree) std::ofstream(table, std::ios::app) << text.str();
+  if (!agree) throw std::runtime_error("counted and sent differ by more than 5 %");
+}
+
+TEST_F(Cable, WhatIsCountedIsWhatIsSentWithinFivePercent) {
+  const testing::TemporaryFolder folder;
+  const std::string table = folder.path() + "/table";
+  setenv("OMP_NUM_THREADS", "1", 0);
+  try {
+    launch(2, [&](int rank) { work(rank, names_[rank], table); },
+           {.grace = std::chrono::milliseconds(500),
+            .wall = std::chrono::milliseconds(90'000),
+            .prefix = false});
+  } catch (const LaunchError& error) {
+    ADD_FAILURE() << error.what();
+  }
+  std::cout << std::ifstream(table).rdbuf();
+}
+
+}  // namespace
+}  // namespace brigade
