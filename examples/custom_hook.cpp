@@ -1,9 +1,7 @@
 // Trains a small network with a hook of its own: custom_hook [HOOK], see custom_hooks.h.
-#include <brigade/launch.h>
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstring>
 
 #include "custom_hooks.h"
 

@@ -5,5 +5,6 @@
 #include "brigade/hook.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/launch.h"
 #include "brigade/process_group.h"
 #include "brigade/sampler.h"

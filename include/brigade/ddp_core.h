@@ -59,8 +59,8 @@ struct DdpOptions {
   // holds for all that follow. Wins over bucket_cap_mb. Each > 0.
   std::vector<double> bucket_cap_mb_list;
   // The buckets until they are made anew after the first iteration, by parameter name: what
-  // logging_data().bucket_parameters showed in an earlier run. A resumed run then adds up in
-  // the same order as one that was never stopped, and equals it to the last bit.
+  // logging_data().bucket_parameters showed in an earlier run. A resumed run then adds up
+  // in the same order as one that was never stopped, and equals it to the last bit.
   std::vector<std::vector<std::string>> first_buckets;
   // Gradients are views into the buckets: no second copy of them in memory. Use zero_grad
   // of brigade, not detach_(), on such gradients.
@@ -159,10 +159,11 @@ class DdpCore {
   // buffers (if init_sync).
   void reset();
 
-  // From the next pass on `hook` reduces the gradients, over `group` (empty: the model's own).
-  // An empty hook: the Reducer's own all-reduce. Every rank sets the same; the next forward
-  // pass compares them and throws MismatchError, on every rank, where they differ.
-  // Between iterations only; throws ConfigError when the hook can't reduce the model's dtypes.
+  // From the next pass on `hook` reduces the gradients, over `group` (empty: the model's
+  // own). An empty hook: the Reducer's own all-reduce. Every rank sets the same; the next
+  // forward pass compares them and throws MismatchError, on every rank, where they differ.
+  // Between iterations only; throws ConfigError when the hook can't reduce the model's
+  // dtypes.
   void set_hook(std::shared_ptr<Hook> hook, ProcessGroup group = {});
   const std::shared_ptr<Hook>& hook() const;
   // Of the present hook; zeros without one.

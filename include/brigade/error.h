@@ -1,4 +1,5 @@
-// What brigade throws. Every text names what was wrong, its value, and what is expected or what to do.
+// What brigade throws. Every text names what was wrong, its value, and what is expected or
+// what to do.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -100,7 +100,9 @@ class ProcessGroup {
 // cannot be hosted or reached, a rank came twice), TimeoutError (names the ranks that did
 // not come), MismatchError (the ranks differ in world size or backend). Each within the
 // time limit; where LibTorch's store cannot be interrupted, because its host is stopped or
-// mute, the process ends with a report and exit code 1.
+// mute, the process ends with a report and exit code 1. From then on SIGPIPE is ignored, so
+// that a peer that dies is an exception, unless the program has a handler of its own or is
+// a group of one.
 ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
 
 }  // namespace brigade

@@ -14,9 +14,11 @@ struct RankOptions {
   std::chrono::milliseconds wall{60'000};
 };
 
-// Forks `ranks` workers; in each, makes the process group and calls `body`. GoogleTest assertions and exceptions in a worker become failures of the calling
-// test, with the rank before them.
-// REQUIRES: the calling process has one thread; so a test program never computes with torch outside of `run_ranks`.
-void run_ranks(int ranks, const std::function<void(ProcessGroup group)>& body, const RankOptions& options = {});
+// Forks `ranks` workers; in each, makes the process group and calls `body`. GoogleTest
+// assertions and exceptions in a worker become failures of the calling test, with the rank
+// before them. REQUIRES: the calling process has one thread; so a test program never
+// computes with torch outside of `run_ranks`.
+void run_ranks(int ranks, const std::function<void(ProcessGroup group)>& body,
+               const RankOptions& options = {});
 
 }  // namespace brigade::testing

@@ -1,4 +1,5 @@
-// gloo's rendezvous store as ProcessGroupGloo derives from it; see context.h beside it. The order of the virtual functions is gloo's.
+// gloo's rendezvous store as ProcessGroupGloo derives from it; see context.h beside it. The
+// order of the virtual functions is gloo's.
 #pragma once
 #include <chrono>
 #include <string>
@@ -11,6 +12,7 @@ class Store {
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   virtual std::vector<char> get(const std::string& key) = 0;
   virtual void wait(const std::vector<std::string>& keys) = 0;
-  virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) = 0;
+  virtual void wait(const std::vector<std::string>& keys,
+                    const std::chrono::milliseconds& timeout) = 0;
 };
 }  // namespace gloo::rendezvous
