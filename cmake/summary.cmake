@@ -6,8 +6,9 @@ function(_brigade_say what value)
   message(STATUS "  ${what}${gap}${value}")
 endfunction()
 
-function(_brigade_say_switch what on why)
-  if(on)
+# Not named "on": if(on) is true by itself.
+function(_brigade_say_switch what enabled why)
+  if(enabled)
     _brigade_say("${what}" "on${why}")
   else()
     _brigade_say("${what}" "off${why}")

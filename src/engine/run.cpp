@@ -1,5 +1,6 @@
 #include "engine/run.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 
 #include "engine/engine.h"
@@ -54,6 +55,7 @@ void Run::resume(std::coroutine_handle<> coroutine) {
     stretch_began = begin;
   }
   {
+    at::NoGradGuard no_graph;  // a hook computes with parameters, too
     std::optional<c10::StreamGuard> guard;
     if (stream) guard.emplace(*stream);
     coroutine.resume();

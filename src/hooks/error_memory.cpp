@@ -6,8 +6,20 @@ namespace brigade {
 
 at::Tensor ErrorMemory::of(const Bucket& bucket) {
   at::Tensor& flat = flat_[bucket.names().front()];
-  if (!flat.defined() || !fits(bucket, flat)) flat = assemble(bucket);
+  if (!flat.defined() || !fits(bucket, flat)) {
+    flat = assemble(bucket);
+    drop_left_behind();
+  }
   return flat;
+}
+
+// Buckets that were rebuilt leave tensors behind that no parameter looks into any more.
+void ErrorMemory::drop_left_behind() {
+  std::erase_if(flat_, [&](const auto& entry) {
+    return std::none_of(errors_.begin(), errors_.end(), [&](const auto& error) {
+      return error.second.is_alias_of(entry.second);
+    });
+  });
 }
 
 bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {

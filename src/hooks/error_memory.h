@@ -23,6 +23,7 @@ class ErrorMemory {
  private:
   bool fits(const Bucket& bucket, const at::Tensor& flat) const;
   at::Tensor assemble(const Bucket& bucket);
+  void drop_left_behind();
 
   std::map<std::string, at::Tensor> errors_;  // views into the flat tensors below
   std::map<std::string, at::Tensor> flat_;    // by the name of the first parameter

@@ -34,6 +34,16 @@ void run(const char* what, ProcessGroup::State& state, Start start) {
 
 }  // namespace
 
+ProcessGroup::State::~State() {
+  if (backend != "nccl" || wrapped || !group) return;
+  try {
+    // NCCL wants to be told, or it complains about leaks at exit.
+    group->getBackend(c10::DeviceType::CUDA)->shutdown();
+  } catch (const std::exception&) {
+    // Its connections are gone already; nobody is left to tell.
+  }
+}
+
 std::string ProcessGroup::unique_name(const std::string& what) const {
   return what + std::to_string(state_->names_given++);
 }

@@ -264,6 +264,7 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     state->gloo = choose_gloo(*state, "", master_of(store));
   }
   state->group = std::move(group);
+  state->wrapped = true;
   return ProcessGroup(std::move(state));
 }
 

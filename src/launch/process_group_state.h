@@ -10,9 +10,15 @@
 namespace brigade {
 
 struct ProcessGroup::State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::string backend;
+  bool wrapped = false;  // somebody else made the group, and ends it
   std::chrono::milliseconds timeout;
   int rank = 0;
   int size = 1;

@@ -247,6 +247,9 @@ TEST(Groups, AnExchangedGroupIsUsedFromTheNextPassOn) {
       expect_same_gradients(*alone, *net);
     };
     for (int step = 0; step < 3; ++step) check(group, step, 0);
+    auto half = group.new_subgroups(2);
+    ddp->update_process_group(half);
+    for (int step = 3; step < 6; ++step) check(half, step, group.rank() / 2 * 2);
     ddp->update_process_group(group.duplicate());
     for (int step = 6; step < 9; ++step) check(group, step, 0);
   });
