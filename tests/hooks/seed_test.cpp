@@ -100,7 +100,9 @@ TEST(Seed, IsLastIsTrueForTheLastBucketOnly) {
     for (int step = 0; step < 3; ++step) {
       seen.clear();
       ddp->forward(at::ones({2, 400})).sum().backward();
-      if (step > 0) ASSERT_GE(seen.size(), 4u) << "buckets are made after the first step";
+      if (step > 0) {
+        ASSERT_GE(seen.size(), 4u) << "buckets are made after the first step";
+      }
       for (size_t index = 0; index < seen.size(); ++index) {
         EXPECT_EQ(seen[index].first, static_cast<int64_t>(index));
         EXPECT_EQ(seen[index].second, index + 1 == seen.size());
