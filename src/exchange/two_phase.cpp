@@ -24,41 +24,76 @@ struct Chunks {
   int64_t message_bytes;
 };
 
-}  // namespace
+// Large buckets go in segments of about this many values, so that one is encoded while
+// another is on the wire and a third is decoded: 64 MB of int8 over 1 Gbit/s took 200 ms
+// without, 160 with.
+constexpr int64_t kSegment = int64_t{1} << 19;
 
-Task<void> two_phase_all_reduce(at::Tensor values, const Codec& codec, at::Tensor residual,
-                                Comm& comm) {
-  const int ranks = comm.size();
-  if (ranks == 1 || values.numel() == 0) co_return;
+Task<void> reduce_segment(at::Tensor values, const Codec& codec, at::Tensor residual,
+                          Comm& comm) {
+  const int ranks = comm.size(), me = comm.rank();
   const Chunks chunks(values.numel(), ranks, codec);
   const auto residual_of = [&](int owner) {
     return residual.defined() ? chunks.of(residual, owner) : at::Tensor();
   };
+  const auto others = [&](auto&& body) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank != me) body(rank);
+    }
+  };
 
   const auto bytes = values.options().dtype(at::kByte);
   at::Tensor outgoing = at::empty(ranks * chunks.message_bytes, bytes);
-  for (int owner = 0; owner < ranks; ++owner) {
+  others([&](int owner) {
     codec.encode(chunks.of(values, owner), chunks.length, 1.0, residual_of(owner),
                  chunks.message(outgoing, owner));
-  }
+  });
   at::Tensor incoming = at::empty_like(outgoing);
   co_await comm.all_to_all(outgoing, incoming);
 
-  // The chunk's own values are on their way already: their place takes the sum.
-  at::Tensor sum = chunks.of(values, comm.rank());
-  codec.decode(chunks.message(incoming, 0), chunks.length, sum);
-  for (int rank = 1; rank < ranks; ++rank) {
+  // The owner's own values take part as they are, with their residual.
+  at::Tensor sum = chunks.of(values, me), lost = residual_of(me);
+  others([&](int rank) {
     codec.decode_add(chunks.message(incoming, rank), chunks.length, sum);
-  }
-  at::Tensor lost = residual.defined() ? at::zeros_like(sum) : at::Tensor();
-  at::Tensor mean = chunks.message(outgoing, comm.rank());
+  });
+  const int first = me == 0 ? 1 : 0;
+  at::Tensor mean = chunks.message(outgoing, first);
+  if (lost.defined()) lost.div_(ranks);
   codec.encode(sum, chunks.length, 1.0 / ranks, lost, mean);
-  if (lost.defined()) residual_of(comm.rank()).add_(lost, ranks);
-  co_await comm.all_gather(mean, incoming);
+  if (lost.defined()) lost.mul_(ranks);
+  // An all-to-all of equal messages: Gloo's all-gather copies everything once more.
+  others([&](int rank) {
+    if (rank != first) chunks.message(outgoing, rank).copy_(mean);
+  });
+  co_await comm.all_to_all(outgoing, incoming);
 
-  for (int owner = 0; owner < ranks; ++owner) {
+  codec.decode(mean, chunks.length, sum);
+  others([&](int owner) {
     codec.decode(chunks.message(incoming, owner), chunks.length, chunks.of(values, owner));
+  });
+}
+
+}  // namespace
+
+Task<void> two_phase_all_reduce(at::Tensor values, const Codec& codec, at::Tensor residual,
+                                Comm& comm) {
+  if (comm.size() == 1 || values.numel() == 0) co_return;
+  // With NCCL lanes run one after the other: segments would only cost.
+  const int64_t count =
+      comm.backend() == "gloo" ? (values.numel() + kSegment - 1) / kSegment : 1;
+  if (count == 1) {
+    co_await reduce_segment(values, codec, residual, comm);
+    co_return;
   }
+  const auto segment_of = [&](const at::Tensor& whole, int index) {
+    if (!whole.defined()) return at::Tensor();
+    const int64_t begin = index * kSegment;
+    return whole.narrow(0, begin, std::min(kSegment, whole.numel() - begin));
+  };
+  co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
+    return reduce_segment(segment_of(values, index), codec, segment_of(residual, index),
+                          lane);
+  });
 }
 
 }  // namespace brigade

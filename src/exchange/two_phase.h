@@ -1,8 +1,9 @@
 // The compressed all-reduce that every dense codec uses.
 //
-// Vocabulary. Every rank *owns* one *chunk* of the values. Phase one brings all ranks'
-// messages for a chunk to its owner, who decodes and adds them up in float32, ranks in
-// order. Phase two brings the owner's mean, encoded again, to everybody.
+// Vocabulary. Every rank *owns* one *chunk* of the values. Phase one brings the other
+// ranks' messages for a chunk to its owner, who decodes them and adds them, ranks in order,
+// to its own values in float32. Phase two brings the owner's mean, encoded, to everybody.
+// Many values go in *segments*, each by itself, several under way at once.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,8 +17,8 @@ namespace brigade {
 // same bits. With one rank nothing happens. `residual`: undefined, or error feedback of the
 // same size, updated: over the ranks, the mean of the residuals is exactly what the results
 // so far lack (the owner takes the error of phase two upon itself, times the number of
-// ranks). Sends 2 (W - 1) / W times the codec's bytes a rank. The arguments must live until
-// it ends.
+// ranks; its own values lose nothing in phase one). Sends 2 (W - 1) / W times the codec's
+// bytes a rank. The arguments must live until it ends.
 Task<void> two_phase_all_reduce(at::Tensor values, const Codec& codec, at::Tensor residual,
                                 Comm& comm);
 

@@ -4,6 +4,7 @@
 // *Leftovers* are the gradients that go uncompressed.
 #include <ATen/ATen.h>
 
+#include "codec/low_rank.h"
 #include "hooks/power_sgd_core.h"
 
 namespace brigade {
@@ -103,18 +104,12 @@ Plan PowerSGD::plan(const Bucket& bucket) {
   return plan;
 }
 
-// M: the gradients and their errors. Without a copy where the group is one float gradient.
+// M. Without a copy where the group is one float gradient.
 at::Tensor PowerSGD::stack_matrices(const Group& group) {
   const at::Tensor& first = group.gradients.front();
   const at::ScalarType dtype = compute_dtype(first.scalar_type());
-  at::Tensor m = group.gradients.size() == 1 ? first.unsqueeze(0).to(dtype)
-                                             : at::stack(group.gradients).to(dtype);
-  for (size_t index = 0; options_.use_error_feedback && index < group.gradients.size();
-       ++index) {
-    at::Tensor& error = group.memories[index]->error;
-    if (error.defined()) m[static_cast<int64_t>(index)].add_(error);
-  }
-  return m;
+  return group.gradients.size() == 1 ? first.unsqueeze(0).to(dtype)
+                                     : at::stack(group.gradients).to(dtype);
 }
 
 at::Tensor PowerSGD::stack_starts(const Group& group, int64_t columns, int64_t rank) {
@@ -158,7 +153,9 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   for (size_t index = 0; index < plan.groups.size(); ++index) {
     Group& group = plan.groups[index];
     group.p = first.views[index];
-    at::bmm_out(group.p, group.m, group.q);
+    std::vector<at::Tensor> errors;
+    for (const Memory* memory : group.memories) errors.push_back(memory->error);
+    low_rank::project(group.m, errors, group.q, group.p);
   }
   for (size_t index = 0; index < plan.leftovers.size(); ++index) {
     first.views[plan.groups.size() + index].copy_(plan.leftovers[index].flatten());
@@ -170,7 +167,7 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
     Group& group = plan.groups[index];
     orthogonalize(group.p, options_.orthogonalization_epsilon);
     group.q = second.views[index];
-    at::bmm_out(group.q, group.m.transpose(1, 2), group.p);
+    low_rank::project_back(group.m, group.p, group.q);
   }
   second.flat.div_(comm.size());
   co_await comm.all_reduce(second.flat);
@@ -184,16 +181,29 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
 }
 
 void PowerSGD::write_back(Group& group) {
-  at::Tensor result = at::bmm(group.p, group.q.transpose(1, 2));
+  std::vector<at::Tensor> finite, errors;
+  for (size_t index = 0; index < group.gradients.size(); ++index) {
+    const Memory& memory = *group.memories[index];
+    const at::Tensor m = group.m[static_cast<int64_t>(index)];
+    finite.push_back(at::isfinite(group.q[static_cast<int64_t>(index)].sum()));
+    at::Tensor& error = errors.emplace_back();
+    if (!options_.use_error_feedback) continue;
+    if (!m.is_cpu() || !memory.error.defined()) {
+      error = at::empty_like(m);
+    } else if (finite.back().item<bool>()) {
+      error = memory.error;  // in place
+    }
+  }
+  low_rank::rebuild(group.m, errors, group.p, group.q);
   for (size_t index = 0; index < group.gradients.size(); ++index) {
     const int64_t place = static_cast<int64_t>(index);
     Memory& memory = *group.memories[index];
-    const at::Tensor finite = at::isfinite(group.q[place].sum());
-    if (options_.use_error_feedback) {
-      memory.error = keep(finite, group.m[place] - result[place], memory.error);
-    }
-    if (options_.warm_start) memory.q = keep(finite, group.q[place].clone(), memory.q);
-    group.gradients[index].copy_(result[place]);
+    if (errors[index].defined())
+      memory.error = keep(finite[index], errors[index], memory.error);
+    if (options_.warm_start)
+      memory.q = keep(finite[index], group.q[place].clone(), memory.q);
+    if (!group.gradients[index].is_alias_of(group.m))
+      group.gradients[index].copy_(group.m[place]);
   }
 }
 

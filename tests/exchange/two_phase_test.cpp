@@ -42,20 +42,37 @@ at::Tensor coded(const at::Tensor& values, const Codec& codec, int64_t chunk,
   return out;
 }
 
-// What the ranks must come to: each chunk coded by every rank, added up in the order of
-// the ranks, the mean coded once more.
-at::Tensor reference(int64_t n, int ranks, int64_t step, const Codec& codec) {
-  if (ranks == 1) return input(n, 0, step);
-  const int64_t even = (n + ranks - 1) / ranks;
+// What the ranks must come to: each chunk coded by every rank but its owner, added up in
+// the order of the ranks to the owner's values, the mean coded once more.
+at::Tensor segment_reference(const std::vector<at::Tensor>& inputs, const Codec& codec) {
+  const auto ranks = static_cast<int64_t>(inputs.size());
+  const int64_t n = inputs[0].numel(), even = (n + ranks - 1) / ranks;
   const int64_t chunk = (even + codec.block() - 1) / codec.block() * codec.block();
   std::vector<at::Tensor> parts;
-  for (int64_t begin = 0; begin < n; begin += chunk) {
-    const int64_t length = std::min(chunk, n - begin);
-    at::Tensor sum = at::zeros({length});
-    for (int rank = 0; rank < ranks; ++rank) {
-      sum += coded(input(n, rank, step).narrow(0, begin, length), codec, chunk, 1.0);
+  for (int64_t owner = 0; owner * chunk < n; ++owner) {
+    const int64_t begin = owner * chunk, length = std::min(chunk, n - begin);
+    at::Tensor sum = inputs[owner].narrow(0, begin, length).clone();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      if (rank != owner)
+        sum += coded(inputs[rank].narrow(0, begin, length), codec, chunk, 1.0);
     }
-    parts.push_back(coded(sum, codec, chunk, 1.0 / ranks));
+    parts.push_back(coded(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
+  }
+  return at::cat(parts);
+}
+
+// The exchange's own number.
+constexpr int64_t kSegment = int64_t{1} << 19;
+
+at::Tensor reference(int64_t n, int ranks, int64_t step, const Codec& codec) {
+  if (ranks == 1) return input(n, 0, step);
+  std::vector<at::Tensor> inputs, parts;
+  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input(n, rank, step));
+  for (int64_t begin = 0; begin < n; begin += kSegment) {
+    std::vector<at::Tensor> segment;
+    for (const at::Tensor& whole : inputs)
+      segment.push_back(whole.narrow(0, begin, std::min(kSegment, n - begin)));
+    parts.push_back(segment_reference(segment, codec));
   }
   return at::cat(parts);
 }
@@ -90,7 +107,8 @@ TEST_P(TwoPhase, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
     Exchange exchange(group);
     for (const auto& codec : codecs()) {
       exchange.codec = codec.get();
-      for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001}) {
+      for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001,
+                        static_cast<int>(2 * kSegment + 1001)}) {
         SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
         const at::Tensor result = exchanged(*exchange.engine, input(n, group.rank(), 0));
         EXPECT_TRUE(at::equal(result, reference(n, group.size(), 0, *codec)));
@@ -135,7 +153,7 @@ TEST_P(TwoPhase, TheMeanResidualIsWhatTheResultsLack) {
     for (const auto& codec : codecs()) {
       if (!codec->takes_residual() || group.size() == 1) continue;
       exchange.codec = codec.get();
-      for (int64_t n : {1, 257, 4097}) {
+      for (int64_t n : {int64_t{1}, int64_t{257}, int64_t{4097}, kSegment + 17}) {
         SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
         exchange.residual = at::zeros({n});
         at::Tensor in = at::zeros({n}, at::kDouble), out = at::zeros({n}, at::kDouble);
