@@ -78,9 +78,10 @@ Task<void> reduce_segment(at::Tensor values, const Codec& codec, at::Tensor resi
 Task<void> two_phase_all_reduce(at::Tensor values, const Codec& codec, at::Tensor residual,
                                 Comm& comm) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
-  // With NCCL lanes run one after the other: segments would only cost.
-  const int64_t count =
-      comm.backend() == "gloo" ? (values.numel() + kSegment - 1) / kSegment : 1;
+  // On a device segments only cost: with NCCL lanes run one after the other, and with Gloo
+  // every piece is staged and waited for by itself (64 MB on an H200: 39 ms whole, 104 in
+  // segments).
+  const int64_t count = values.is_cpu() ? (values.numel() + kSegment - 1) / kSegment : 1;
   if (count == 1) {
     co_await reduce_segment(values, codec, residual, comm);
     co_return;
