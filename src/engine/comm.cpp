@@ -89,10 +89,7 @@ void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& pa
               " elements are not ", parts, " times ", part.numel());
 }
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.is_sparse() ? bytes_of(tensor._values()) + bytes_of(tensor._indices())
-                            : static_cast<int64_t>(tensor.nbytes());
-}
+using engine::payload_bytes;
 
 // Gloo works on host memory; device tensors go through a copy there.
 at::Tensor on_host(const at::Tensor& tensor, const engine::Engine& engine) {
@@ -118,7 +115,7 @@ Collective Comm::all_reduce(at::Tensor tensor) {
   if (!tensor.is_sparse() && tensor.numel() == 0) return Collective(nullptr);
   at::Tensor staged = on_host(tensor, *lane_->run.engine);
   return Collective(std::unique_ptr<Collective::Operation>(
-      new Collective::Operation{*lane_, 2 * bytes_of(tensor) * (size() - 1) / size(),
+      new Collective::Operation{*lane_, 2 * payload_bytes(tensor) * (size() - 1) / size(),
                                 [staged](c10d::ProcessGroup& group) {
                                   std::vector<at::Tensor> tensors{staged};
                                   return group.allreduce(tensors);
@@ -134,7 +131,7 @@ Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
   at::Tensor to =
       output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
-      *lane_, bytes_of(input) * (size() - 1),
+      *lane_, payload_bytes(input) * (size() - 1),
       [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
         return group._allgather_base(flat, from);
       },
@@ -151,7 +148,7 @@ Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
   at::Tensor to =
       output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
-      *lane_, bytes_of(input) * (size() - 1) / size(),
+      *lane_, payload_bytes(input) * (size() - 1) / size(),
       [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
         std::vector<int64_t> even;
         return group.alltoall_base(flat, from, even, even);
@@ -166,7 +163,7 @@ Collective Comm::broadcast(at::Tensor tensor, int root) {
   if (tensor.numel() == 0) return Collective(nullptr);
   at::Tensor staged = on_host(tensor, *lane_->run.engine);
   return Collective(std::unique_ptr<Collective::Operation>(
-      new Collective::Operation{*lane_, rank() == root ? bytes_of(tensor) : 0,
+      new Collective::Operation{*lane_, rank() == root ? payload_bytes(tensor) : 0,
                                 [staged, root](c10d::ProcessGroup& group) {
                                   std::vector<at::Tensor> tensors{staged};
                                   c10d::BroadcastOptions options;

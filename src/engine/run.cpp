@@ -7,6 +7,12 @@
 #include "engine/lane.h"
 
 namespace brigade::engine {
+
+int64_t payload_bytes(const at::Tensor& tensor) {
+  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
+  return payload_bytes(tensor._values()) + payload_bytes(tensor._indices());
+}
+
 namespace {
 
 c10::intrusive_ptr<c10::ivalue::Future> make_future(const at::Tensor& buffer) {
@@ -39,7 +45,7 @@ Run::Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
       bucket(std::move(bucket)),
       ticket(ticket),
       step(step),
-      bytes(static_cast<int64_t>(this->bucket.buffer().nbytes())),
+      bytes(payload_bytes(this->bucket.buffer())),
       future(make_future(this->bucket.buffer())),
       lane_(new Comm::Lane{*this, Key{ticket}}),
       comm_(std::unique_ptr<Comm::Lane>(lane_)),

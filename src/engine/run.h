@@ -16,6 +16,8 @@
 namespace brigade::engine {
 
 class Engine;
+// Of a sparse tensor: its values and indices.
+int64_t payload_bytes(const at::Tensor& tensor);
 using Clock = std::chrono::steady_clock;
 
 // The coroutine at the bottom of a bucket's stack, or of one of its lanes. It catches
