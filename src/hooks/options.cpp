@@ -63,8 +63,8 @@ std::string suggestion(std::string_view word,
 }
 
 HookOptions::HookOptions(std::string_view hook, std::string_view text,
-                         std::span<const std::string_view> known)
-    : hook_(hook) {
+                         std::span<const std::string_view> known, const char* kind)
+    : hook_(std::string(kind) + " '" + std::string(hook) + "'") {
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
@@ -72,23 +72,22 @@ HookOptions::HookOptions(std::string_view hook, std::string_view text,
     const std::string_view key = item.substr(0, equals);
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       throw ConfigError(
-          "hook '" + hook_ + "' has no option '" + std::string(key) + "'" +
+          hook_ + " has no option '" + std::string(key) + "'" +
           (known.empty() ? std::string(": it has none") : suggestion(key, known)));
     }
     if (equals == std::string_view::npos) {
-      throw ConfigError("hook '" + hook_ + "': option '" + std::string(key) +
-                        "' has no value; write " + std::string(key) + "=VALUE");
+      throw ConfigError(hook_ + ": option '" + std::string(key) + "' has no value; write " +
+                        std::string(key) + "=VALUE");
     }
     if (!values_.emplace(key, item.substr(equals + 1)).second) {
-      throw ConfigError("hook '" + hook_ + "': option '" + std::string(key) +
-                        "' is given twice");
+      throw ConfigError(hook_ + ": option '" + std::string(key) + "' is given twice");
     }
   }
 }
 
 void HookOptions::refuse(const std::string& key, const char* expected) const {
-  throw ConfigError("hook '" + hook_ + "': " + key + " is '" + values_.at(key) +
-                    "', expected " + expected);
+  throw ConfigError(hook_ + ": " + key + " is '" + values_.at(key) + "', expected " +
+                    expected);
 }
 
 int64_t HookOptions::integer(const std::string& key, int64_t fallback) const {

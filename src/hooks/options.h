@@ -17,8 +17,9 @@ std::string suggestion(std::string_view word, std::span<const std::string_view> 
 // Each getter throws ConfigError that names hook, option, value and what is expected.
 class HookOptions {
  public:
+  // `kind`: what the errors call it.
   HookOptions(std::string_view hook, std::string_view text,
-              std::span<const std::string_view> known);
+              std::span<const std::string_view> known, const char* kind = "hook");
   int64_t integer(const std::string& key, int64_t fallback) const;
   uint64_t natural(const std::string& key, uint64_t fallback) const;
   double number(const std::string& key, double fallback) const;
@@ -26,7 +27,7 @@ class HookOptions {
 
  private:
   [[noreturn]] void refuse(const std::string& key, const char* expected) const;
-  std::string hook_;
+  std::string hook_;  // "hook 'fp16'"
   std::map<std::string, std::string> values_;
 };
 

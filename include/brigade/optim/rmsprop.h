@@ -1,0 +1,39 @@
+// RMSprop, centered if wanted, with momentum if wanted.
+#pragma once
+#include "brigade/optim/optimizer.h"
+
+namespace brigade::optim {
+
+struct RMSpropOptions {
+  double lr = 1e-2;         // >= 0
+  double alpha = 0.99;      // >= 0
+  double eps = 1e-8;        // >= 0
+  double weight_decay = 0;  // >= 0
+  double momentum = 0;      // >= 0
+  bool centered = false;    // divides by the deviation, not the root mean square
+  bool maximize = false;    // climbs instead of descending
+
+  void check() const;
+  template <class Self, class Field>
+  static void fields(Self& self, Field&& field) {
+    field("lr", self.lr);
+    field("alpha", self.alpha);
+    field("eps", self.eps);
+    field("weight_decay", self.weight_decay);
+    field("momentum", self.momentum);
+    field("centered", self.centered);
+    field("maximize", self.maximize);
+  }
+};
+
+class RMSprop : public OptimizerOf<RMSpropOptions> {
+ public:
+  explicit RMSprop(const RMSpropOptions& options = {}) : OptimizerOf(options) {}
+  std::string name() const override { return "rmsprop"; }
+
+ protected:
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
+  std::vector<std::string_view> slot_names() const override;
+};
+
+}  // namespace brigade::optim

@@ -1,0 +1,55 @@
+#include "brigade/optim/adagrad.h"
+
+#include "optim/arithmetic.h"
+
+namespace brigade::optim {
+namespace {
+
+// Only the rows that the gradient has.
+void step_sparse(at::Tensor& parameter, const at::Tensor& gradient, at::Tensor& sum,
+                 double step_size, const AdagradOptions& o) {
+  const at::Tensor g = (o.maximize ? gradient.neg() : gradient).coalesce();
+  const auto like_g = [&](const at::Tensor& values) {
+    return at::sparse_coo_tensor(g.indices(), values, g.sizes());
+  };
+  sum.add_(like_g(g.values().pow(2)));
+  const at::Tensor root = sum.sparse_mask(g)._values().sqrt_().add_(o.eps);
+  parameter.add_(like_g(g.values() / root), -step_size);
+}
+
+}  // namespace
+
+void AdagradOptions::check() const {
+  detail::require(lr >= 0, "adagrad", "lr", lr, "0 or more");
+  detail::require(lr_decay >= 0, "adagrad", "lr_decay", lr_decay, "0 or more");
+  detail::require(weight_decay >= 0, "adagrad", "weight_decay", weight_decay, "0 or more");
+  detail::require(initial_accumulator_value >= 0, "adagrad", "initial_accumulator_value",
+                  initial_accumulator_value, "0 or more");
+  detail::require(eps >= 0, "adagrad", "eps", eps, "0 or more");
+}
+
+std::vector<std::string_view> Adagrad::slot_names() const { return {"sum"}; }
+
+void Adagrad::step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) {
+  const AdagradOptions& o = options(parameter);
+  at::Tensor& sum = slot(slots, 0, o.initial_accumulator_value);
+  const double step_size = o.lr / (1 + static_cast<double>(slots.step - 1) * o.lr_decay);
+  if (gradient.is_sparse()) {
+    detail::require(o.weight_decay == 0, "adagrad", "weight_decay", o.weight_decay,
+                    "0 with sparse gradients");
+    return step_sparse(parameter, gradient, sum, step_size, o);
+  }
+  if (fits_kernel(parameter, gradient)) {
+    const kernels::AdagradStep step{.step_size = static_cast<float>(step_size),
+                                    .eps = static_cast<float>(o.eps),
+                                    .weight_decay = static_cast<float>(o.weight_decay),
+                                    .sign = sign_for(o.maximize)};
+    run_kernel(step, parameter, gradient, sum);
+    return;
+  }
+  const at::Tensor g = effective(gradient, parameter, o.maximize, o.weight_decay);
+  sum.addcmul_(g, g);
+  parameter.addcdiv_(g, sum.sqrt().add_(o.eps), -step_size);
+}
+
+}  // namespace brigade::optim

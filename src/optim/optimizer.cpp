@@ -1,0 +1,156 @@
+#include "brigade/optim/optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <charconv>
+
+namespace brigade::optim {
+namespace {
+
+constexpr const char* kOptimizerKey = "optimizer";
+
+std::string shape_of(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
+
+}  // namespace
+
+void Optimizer::step_param(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (!parameter.defined() || !gradient.defined()) {
+    throw ConfigError(name() + ": step_param got no " +
+                      (parameter.defined() ? "gradient" : "parameter"));
+  }
+  if (parameter.sizes() != gradient.sizes()) {
+    throw ConfigError(name() + ": a gradient of shape " + shape_of(gradient) +
+                      " for a parameter of shape " + shape_of(parameter));
+  }
+  if (gradient.is_sparse() && !takes_sparse()) {
+    throw ConfigError(name() +
+                      ": can't step with a sparse gradient; use sgd or adagrad for this "
+                      "parameter, or an embedding without sparse gradients");
+  }
+  at::NoGradGuard no_grad;
+  at::Tensor changed = parameter;
+  Slots& slots = slots_of(parameter);
+  ++slots.step;
+  step(changed,
+       gradient.scalar_type() == parameter.scalar_type()
+           ? gradient
+           : gradient.to(parameter.scalar_type()),
+       slots);
+}
+
+Slots& Optimizer::slots_of(const at::Tensor& parameter) {
+  std::lock_guard lock(mutex_);
+  Slots& slots = table_[parameter.unsafeGetTensorImpl()];  // stays where it is
+  if (!slots.parameter.defined()) {
+    slots.parameter = parameter;
+    slots.tensors.resize(slot_names().size());
+  }
+  return slots;
+}
+
+at::Tensor& Optimizer::slot(Slots& slots, size_t index, double fill) {
+  at::Tensor& tensor = slots.tensors[index];
+  if (!tensor.defined()) {
+    tensor = at::full_like(slots.parameter, fill, at::TensorOptions().requires_grad(false));
+  }
+  return tensor;
+}
+
+OptimizerState Optimizer::state(const NamedParameters& parameters) const {
+  OptimizerState state;
+  state.values[kOptimizerKey] = name();
+  save_options(parameters, state.values);
+  const auto names = slot_names();
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = table_.find(parameter.unsafeGetTensorImpl());
+    if (found == table_.end()) continue;
+    const Slots& slots = found->second;
+    state.values[name + ".step"] = std::to_string(slots.step);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!slots.tensors[i].defined()) continue;
+      state.tensors[name + "." + std::string(names[i])] = slots.tensors[i];
+    }
+  }
+  return state;
+}
+
+void Optimizer::load_state(const OptimizerState& state, const NamedParameters& parameters) {
+  const auto kind = state.values.find(kOptimizerKey);
+  if (kind == state.values.end() || kind->second != name()) {
+    throw ConfigError(name() + ": the state is of " +
+                      (kind == state.values.end() ? "no optimizer" : kind->second));
+  }
+  auto set_options = read_options(parameters, state.values);
+  const auto names = slot_names();
+  std::unordered_map<const c10::TensorImpl*, Slots> table;
+  for (const auto& [name, parameter] : parameters) {
+    if (!state.values.count(name + ".step")) continue;  // never stepped
+    double step = 0;
+    detail::parse(state.values, name + ".step", step);
+    Slots slots{parameter, static_cast<int64_t>(step), {}};
+    for (std::string_view kind : names) {
+      at::Tensor& mine = slots.tensors.emplace_back();
+      const auto found = state.tensors.find(name + "." + std::string(kind));
+      if (found == state.tensors.end()) continue;
+      if (found->second.sizes() != parameter.sizes()) {
+        throw ConfigError(this->name() + ": '" + found->first + "' has shape " +
+                          shape_of(found->second) + ", but the parameter has " +
+                          shape_of(parameter));
+      }
+      mine = at::empty_like(parameter, at::TensorOptions().requires_grad(false));
+      mine.copy_(found->second);
+    }
+    table[parameter.unsafeGetTensorImpl()] = std::move(slots);
+  }
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, parameter] : parameters) {
+    table_.erase(parameter.unsafeGetTensorImpl());
+  }
+  table_.merge(table);
+  set_options();
+}
+
+void Optimizer::reset() {
+  std::lock_guard lock(mutex_);
+  table_.clear();
+}
+
+namespace detail {
+
+std::string text_of(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return std::string(buffer, end);
+}
+std::string text_of(bool value) { return value ? "1" : "0"; }
+
+void parse(const std::map<std::string, std::string>& values, const std::string& key,
+           double& value) {
+  const auto found = values.find(key);
+  if (found == values.end())
+    throw ConfigError("the optimizer's state has no '" + key + "'");
+  const std::string& text = found->second;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) {
+    throw ConfigError("the optimizer's state has '" + text + "' for '" + key +
+                      "', expected a number");
+  }
+}
+void parse(const std::map<std::string, std::string>& values, const std::string& key,
+           bool& value) {
+  double number = 0;
+  parse(values, key, number);
+  value = number != 0;
+}
+
+void require(bool holds, const char* optimizer, const char* field, double value,
+             const char* rule) {
+  if (holds) return;
+  throw ConfigError(std::string(optimizer) + ": " + field + " is " + text_of(value) +
+                    ", but must be " + rule);
+}
+
+}  // namespace detail
+}  // namespace brigade::optim

@@ -1,0 +1,69 @@
+#include <array>
+
+#include "brigade/optim/adadelta.h"
+#include "brigade/optim/adagrad.h"
+#include "brigade/optim/adam.h"
+#include "brigade/optim/adamax.h"
+#include "brigade/optim/adamw.h"
+#include "brigade/optim/rmsprop.h"
+#include "brigade/optim/rprop.h"
+#include "brigade/optim/sgd.h"
+#include "hooks/options.h"
+
+namespace brigade::optim {
+namespace {
+
+double read(const HookOptions& given, const char* field, double value) {
+  return given.number(field, value);
+}
+bool read(const HookOptions& given, const char* field, bool value) {
+  return given.flag(field, value);
+}
+
+template <class Kind, class Options>
+std::shared_ptr<Optimizer> make(std::string_view name, std::string_view text) {
+  Options options;
+  std::vector<std::string_view> known;
+  Options::fields(options, [&](const char* field, auto&) { known.push_back(field); });
+  const HookOptions given(name, text, known, "optimizer");
+  Options::fields(
+      options, [&](const char* field, auto& value) { value = read(given, field, value); });
+  return std::make_shared<Kind>(options);
+}
+
+struct Row {
+  std::string_view name;
+  std::shared_ptr<Optimizer> (*make)(std::string_view name, std::string_view text);
+};
+constexpr std::array kRows{
+    Row{"sgd", make<SGD, SGDOptions>},
+    Row{"adam", make<Adam, AdamOptions>},
+    Row{"adamw", make<AdamW, AdamWOptions>},
+    Row{"adagrad", make<Adagrad, AdagradOptions>},
+    Row{"rmsprop", make<RMSprop, RMSpropOptions>},
+    Row{"adadelta", make<Adadelta, AdadeltaOptions>},
+    Row{"adamax", make<Adamax, AdamaxOptions>},
+    Row{"rprop", make<Rprop, RpropOptions>},
+};
+
+}  // namespace
+
+std::vector<std::string_view> optimizer_names() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kRows) names.push_back(row.name);
+  return names;
+}
+
+std::shared_ptr<Optimizer> make_optimizer(std::string_view spec) {
+  const size_t colon = spec.find(':');
+  const std::string_view name = spec.substr(0, colon);
+  for (const Row& row : kRows) {
+    if (row.name != name) continue;
+    return row.make(name, colon == std::string_view::npos ? std::string_view()
+                                                          : spec.substr(colon + 1));
+  }
+  throw ConfigError("no optimizer named '" + std::string(name) + "' that can step in the " +
+                    "backward pass" + suggestion(name, optimizer_names()));
+}
+
+}  // namespace brigade::optim
