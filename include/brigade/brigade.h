@@ -1,5 +1,6 @@
 // All of brigade.
 #pragma once
+#include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/error.h"
 #include "brigade/hook.h"

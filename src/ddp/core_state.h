@@ -1,4 +1,4 @@
-// What a DdpCore points at. Shared by the files of this folder only.
+// What a DdpCore points at. For the files of this folder, and for checkpoints.
 #pragma once
 #include <atomic>
 #include <exception>

@@ -1,0 +1,133 @@
+// Saves a training run and takes it up again, to the last bit on the same number of ranks.
+//
+//   brigade::DdpOptions options;
+//   if (auto saved = brigade::find_checkpoint("run")) options.first_buckets =
+//   saved->buckets; brigade::DistributedDataParallel ddp(net, group, options);
+//   ddp->set_hook(brigade::make_hook("powersgd:rank=2"));
+//   torch::optim::AdamW optimizer(ddp->parameters(), 1e-3);
+//
+//   const std::vector<brigade::CheckpointPart> parts{
+//       brigade::model_part(*net), brigade::optimizer_part(optimizer, *net),
+//       brigade::hook_part(ddp->core()), brigade::bucket_part(ddp->core()),
+//       brigade::sampler_part(sampler), brigade::random_part()};
+//   int64_t step = brigade::load_checkpoint("run", group, parts).value_or(0);
+//   for (; step < steps; ++step) {
+//     train(step);
+//     if ((step + 1) % 100 == 0) brigade::save_checkpoint("run", step + 1, group, parts);
+//   }
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "brigade/ddp_core.h"
+#include "brigade/process_group.h"
+#include "brigade/safetensors.h"
+
+namespace brigade {
+
+class DistributedSampler;
+
+// What one part of a run stores.
+struct PartState {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, std::string> values;
+};
+
+// What is there when a part loads.
+struct SavedPart {
+  // A shared part: its one state. A part with a shard a rank: this rank's own, or, at
+  // another number of ranks than it was saved with, all of them, by rank.
+  std::vector<PartState> states;
+  int saved_ranks = 1;
+  int ranks = 1;
+  int rank = 0;
+};
+
+// Something that a checkpoint holds, by name. Anything can be one: the functions below make
+// those of brigade and torch, and a program adds its own.
+struct CheckpointPart {
+  // Not empty, without '/', different for each part of a checkpoint.
+  std::string name;
+  // False: equal on all ranks; rank 0's is stored. True: each rank's own is stored.
+  bool per_rank = false;
+  // Called by every rank, in the order of the parts; it may use collectives.
+  std::function<PartState()> save;
+  // Looks at everything that is in `saved`, throws CheckpointError where it does not fit,
+  // and changes nothing. What it returns makes the change; it is called when all parts of
+  // all ranks have found that theirs fit, and must not fail.
+  std::function<std::function<void()>(SavedPart saved)> load;
+};
+
+// ---- parts
+// --------------------------------------------------------------------------------
+
+// Parameters and buffers, as named_parameters() and named_buffers() name them. Names,
+// shapes and dtypes must match; the first that differs is named. Give it the wrapped model,
+// not DistributedDataParallel: then the checkpoint loads with and without it. All objects
+// given to these functions must outlive the part.
+CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
+// State and options of a torch::optim Adam, AdamW, SGD, RMSprop or Adagrad, by the names
+// that `model` gives its parameters; the groups of parameters must match. Options are
+// loaded too: a learning rate that was changed while training comes back. Throws
+// ConfigError for another optimizer, or a parameter that is not the model's.
+CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer, torch::nn::Module& model,
+                              std::string name = "optimizer");
+// What the hook keeps, a shard a rank; at another number of ranks combine_states() of it.
+// The hook and its options must be those of the run that saved.
+CheckpointPart hook_part(DdpCore& core, std::string name = "hook");
+// The layout of the buckets, which find_checkpoint() gives to DdpOptions::first_buckets.
+// Loading does nothing. Saving makes the buckets anew if the next forward pass would.
+CheckpointPart bucket_part(DdpCore& core);
+// Epoch and position. At another number of ranks the position is that after as many samples
+// in all, rounded down: at most ranks - 1 samples are seen twice. A data loader must be
+// made after loading. Where the loader prefetches, the position is ahead of the training
+// loop: draw the indices with next() instead.
+CheckpointPart sampler_part(DistributedSampler& sampler, std::string name = "sampler");
+// torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
+// another number of ranks they stay as they are.
+CheckpointPart random_part(std::string name = "random");
+// The program's own tensors and values, equal on all ranks or each rank its own; loading
+// replaces the content of `state`.
+CheckpointPart user_part(PartState& state, bool per_rank = false,
+                         std::string name = "user");
+
+// ---- checkpoints
+// --------------------------------------------------------------------------
+
+struct CheckpointInfo {
+  int64_t step = 0;
+  int ranks = 1;                   // that saved it
+  std::vector<std::string> parts;  // their names
+  // For DdpOptions::first_buckets; empty without bucket_part.
+  std::vector<std::vector<std::string>> buckets;
+};
+
+// The checkpoint in `folder`; none when there is none. Not collective; reads no tensors.
+// Throws CheckpointError when there is something that cannot be used.
+std::optional<CheckpointInfo> find_checkpoint(const std::string& folder);
+
+// Collective, between two steps. Replaces the checkpoint in `folder`, which is made if it
+// is missing and which all ranks must see. A kill at any moment, a full disk or an error
+// leaves the one before, whole. Returns when the new one is there for good; throws
+// CheckpointError on every rank, with the first failing rank's reason, when it is not.
+//
+// Files: manifest.safetensors, renamed into place last, which names the others, SET.shared
+// and SET.rank-N, with their checksums. Other files in the folder stay; those of older sets
+// go.
+void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup& group,
+                     std::span<const CheckpointPart> parts);
+
+// Collective. Loads `parts` from the checkpoint in `folder` and gives its step; none, and
+// nothing changed, when there is none. Parts of the checkpoint that were not asked for are
+// passed over; one asked for that it does not have is an error. Throws CheckpointError on
+// every rank, with the first failing rank's reason, when anything is missing, truncated,
+// corrupt or does not fit on any rank; then nothing has changed on any.
+std::optional<int64_t> load_checkpoint(const std::string& folder, const ProcessGroup& group,
+                                       std::span<const CheckpointPart> parts);
+
+}  // namespace brigade

@@ -1,0 +1,385 @@
+// Vocabulary. A *set* is the files of one checkpoint: SET.shared.safetensors, written by
+// rank 0, and SET.rank-N.safetensors, a *shard* of each rank that has parts of its own. The
+// *manifest* names the set that counts; to rename it into place is to commit.
+#include "brigade/checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include <charconv>
+#include <filesystem>
+#include <random>
+#include <regex>
+#include <set>
+
+#include "checkpoint/buckets.h"
+#include "checkpoint/format.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::read_file;
+using checkpoint::write_file;
+
+struct Manifest {
+  std::string set;
+  int64_t step = 0;
+  int ranks = 1;
+  std::vector<std::string> shared_parts;
+  std::vector<std::string> rank_parts;
+  std::string shared_checksum;
+  std::vector<std::string> shard_checksums;  // by rank
+};
+
+std::string manifest_path(const std::string& folder) {
+  return folder + "/manifest.safetensors";
+}
+std::string shared_path(const std::string& folder, const std::string& set) {
+  return folder + "/" + set + ".shared.safetensors";
+}
+std::string shard_path(const std::string& folder, const std::string& set, int rank) {
+  return folder + "/" + set + ".rank-" + std::to_string(rank) + ".safetensors";
+}
+
+std::string join(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+void check_parts(std::span<const CheckpointPart> parts) {
+  std::set<std::string> names;
+  for (const CheckpointPart& part : parts) {
+    if (part.name.empty() || part.name.find_first_of("/\n") != std::string::npos)
+      throw ConfigError("a checkpoint's part is named '" + part.name +
+                        "'; a name is not empty and has no '/'");
+    if (!names.insert(part.name).second)
+      throw ConfigError("two parts of a checkpoint are named '" + part.name +
+                        "'; give one another name");
+  }
+}
+
+std::vector<std::string> names_of(std::span<const CheckpointPart> parts, bool per_rank) {
+  std::vector<std::string> names;
+  for (const CheckpointPart& part : parts)
+    if (part.per_rank == per_rank) names.push_back(part.name);
+  return names;
+}
+
+// What `mine` gives on every rank, by rank. Where it throws on one, all throw.
+std::vector<std::string> agree(const ProcessGroup& group, const std::string& what,
+                               const std::function<std::string()>& mine) {
+  std::string text;
+  try {
+    text = "+" + mine();
+  } catch (const std::exception& error) {
+    text = std::string("-") + error.what();
+  }
+  std::vector<std::string> all = group.exchange(what, text);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with('-'))
+      throw CheckpointError("rank " + std::to_string(rank) + ": " + all[rank].substr(1));
+    all[rank].erase(0, 1);
+  }
+  return all;
+}
+
+// ---- the manifest -----------------------------------------------------------------------
+
+void write_manifest(const std::string& folder, const Manifest& manifest) {
+  SafetensorsFile file;
+  file.metadata = {{"set", manifest.set},
+                   {"step", std::to_string(manifest.step)},
+                   {"ranks", std::to_string(manifest.ranks)},
+                   {"parts.shared", join(manifest.shared_parts)},
+                   {"parts.rank", join(manifest.rank_parts)},
+                   {"checksum.shared", manifest.shared_checksum},
+                   {"checksum.rank", join(manifest.shard_checksums)}};
+  write_file(manifest_path(folder), file);
+}
+
+template <class T>
+T number(const std::string& path, const std::string& text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end)
+    throw CheckpointError(path + ": not a manifest of brigade: '" + text +
+                          "' should be a number");
+  return value;
+}
+
+std::optional<Manifest> read_manifest(const std::string& folder) {
+  const std::string path = manifest_path(folder);
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) throw CheckpointError(path + ": cannot look for it: " + error.message());
+  if (!there) return std::nullopt;
+  SafetensorsFile file = read_file(path, Checksums::required);
+  for (const char* key : {"set", "step", "ranks", "parts.shared", "parts.rank",
+                          "checksum.shared", "checksum.rank"}) {
+    if (!file.metadata.contains(key))
+      throw CheckpointError(path + ": not a manifest of brigade: it lacks '" + key + "'");
+  }
+  Manifest manifest;
+  manifest.set = file.metadata["set"];
+  manifest.step = number<int64_t>(path, file.metadata["step"]);
+  manifest.ranks = number<int>(path, file.metadata["ranks"]);
+  manifest.shared_parts = lines_of(file.metadata["parts.shared"]);
+  manifest.rank_parts = lines_of(file.metadata["parts.rank"]);
+  manifest.shared_checksum = file.metadata["checksum.shared"];
+  manifest.shard_checksums = lines_of(file.metadata["checksum.rank"]);
+  if (manifest.ranks < 1 ||
+      manifest.shard_checksums.size() != static_cast<size_t>(manifest.ranks))
+    throw CheckpointError(path + ": not a manifest of brigade: it has " +
+                          std::to_string(manifest.shard_checksums.size()) +
+                          " checksums for " + std::to_string(manifest.ranks) + " ranks");
+  return manifest;
+}
+
+// ---- saving -----------------------------------------------------------------------------
+
+std::string fresh_set_name(int64_t step) {
+  // Never the name of a set that is there: a step may be saved twice.
+  std::random_device random;
+  const uint64_t unique = (static_cast<uint64_t>(random()) << 32) | random();
+  return "step-" + std::to_string(step) + "-" + checkpoint::digits(unique);
+}
+
+// Equal on all ranks; throws when their steps are not.
+std::string agree_on_set(const std::string& folder, int64_t step,
+                         const ProcessGroup& group) {
+  const auto all = agree(group, "saving a checkpoint", [&]() -> std::string {
+    std::string text = std::to_string(step) + "\n";
+    if (group.rank() != 0) return text;
+    fs::create_directories(folder);
+    return text + fresh_set_name(step) + "\n";
+  });
+  const std::vector<std::string> first = lines_of(all[0]);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (lines_of(all[rank])[0] != first[0])
+      throw MismatchError("save_checkpoint: rank 0 saves step " + first[0] + ", rank " +
+                          std::to_string(rank) + " saves step " + lines_of(all[rank])[0]);
+  }
+  return first[1];
+}
+
+void add(SafetensorsFile& file, const std::string& part, PartState state) {
+  for (auto& [key, tensor] : state.tensors)
+    file.tensors[part + "/" + key] = std::move(tensor);
+  for (auto& [key, value] : state.values)
+    file.metadata[part + "/" + key] = std::move(value);
+}
+
+// Gives the checksums of this rank's shard and, on rank 0, of the shared file.
+std::string write_mine(const std::string& folder, const std::string& set, int rank,
+                       std::span<const CheckpointPart> parts) {
+  SafetensorsFile shared;
+  SafetensorsFile shard;
+  for (const CheckpointPart& part : parts) {
+    PartState state = part.save();
+    if (part.per_rank) {
+      add(shard, part.name, std::move(state));
+    } else if (rank == 0) {
+      add(shared, part.name, std::move(state));
+    }
+  }
+  // Which set it belongs to makes the checksum of each file its own.
+  shared.metadata["set"] = shard.metadata["set"] = set;
+  std::string checksums;
+  if (names_of(parts, true).empty()) {
+    checksums = "-\n";
+  } else {
+    checksums = write_file(shard_path(folder, set, rank), shard) + "\n";
+  }
+  if (rank == 0) checksums += write_file(shared_path(folder, set), shared) + "\n";
+  return checksums;
+}
+
+// What of other sets a folder still has: of older checkpoints, and of those that never came
+// to their commit. What can't be removed now is tried again after the next save.
+void remove_other_sets(const std::string& folder, const std::string& set) {
+  static const std::regex kOurs(
+      R"((step--?\d+-[0-9a-f]{16})\.(shared|rank-\d+)\.safetensors(\.partial)?)");
+  std::error_code error;
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::smatch match;
+    const std::string name = entry.path().filename();
+    if (std::regex_match(name, match, kOurs) && match[1] != set)
+      others.push_back(entry.path());
+  }
+  for (const fs::path& path : others) fs::remove(path, error);
+}
+
+void commit(const std::string& folder, const std::string& set, int64_t step,
+            std::span<const CheckpointPart> parts,
+            const std::vector<std::string>& checksums) {
+  Manifest manifest;
+  manifest.set = set;
+  manifest.step = step;
+  manifest.ranks = static_cast<int>(checksums.size());
+  manifest.shared_parts = names_of(parts, false);
+  manifest.rank_parts = names_of(parts, true);
+  manifest.shared_checksum = lines_of(checksums[0]).at(1);
+  for (const std::string& of_rank : checksums)
+    manifest.shard_checksums.push_back(lines_of(of_rank).at(0));
+  write_manifest(folder, manifest);
+  remove_other_sets(folder, set);
+}
+
+// ---- loading ----------------------------------------------------------------------------
+
+PartState part_of(const SafetensorsFile& file, const std::string& part) {
+  PartState state;
+  const std::string prefix = part + "/";
+  for (auto at = file.tensors.lower_bound(prefix);
+       at != file.tensors.end() && at->first.starts_with(prefix); ++at) {
+    state.tensors[at->first.substr(prefix.size())] = at->second;
+  }
+  for (auto at = file.metadata.lower_bound(prefix);
+       at != file.metadata.end() && at->first.starts_with(prefix); ++at) {
+    state.values[at->first.substr(prefix.size())] = at->second;
+  }
+  return state;
+}
+
+void check_part_is_there(const std::string& folder, const Manifest& manifest,
+                         const CheckpointPart& part) {
+  const auto& names = part.per_rank ? manifest.rank_parts : manifest.shared_parts;
+  if (std::find(names.begin(), names.end(), part.name) != names.end()) return;
+  const auto& others = part.per_rank ? manifest.shared_parts : manifest.rank_parts;
+  const bool other = std::find(others.begin(), others.end(), part.name) != others.end();
+  throw CheckpointError(
+      folder + ": mismatch: the checkpoint has no part '" + part.name + "'" +
+      (other ? std::string(part.per_rank ? " for each rank, but one for all"
+                                         : " for all ranks, but one for each")
+             : ""));
+}
+
+// The shards this rank needs: its own, or, at another number of ranks, all.
+std::vector<SafetensorsFile> read_shards(const std::string& folder,
+                                         const Manifest& manifest,
+                                         const ProcessGroup& group) {
+  std::vector<SafetensorsFile> shards;
+  for (int rank = 0; rank < manifest.ranks; ++rank) {
+    if (manifest.ranks == group.size() && rank != group.rank()) continue;
+    shards.push_back(read_file(shard_path(folder, manifest.set, rank), Checksums::required,
+                               manifest.shard_checksums[static_cast<size_t>(rank)]));
+  }
+  return shards;
+}
+
+using Change = std::function<void()>;
+
+std::vector<Change> prepare(const std::string& folder, const Manifest& manifest,
+                            const ProcessGroup& group,
+                            std::span<const CheckpointPart> parts) {
+  for (const CheckpointPart& part : parts) check_part_is_there(folder, manifest, part);
+  std::vector<SafetensorsFile> shared;
+  std::vector<SafetensorsFile> shards;
+  if (!names_of(parts, false).empty())
+    shared.push_back(read_file(shared_path(folder, manifest.set), Checksums::required,
+                               manifest.shared_checksum));
+  if (!names_of(parts, true).empty()) shards = read_shards(folder, manifest, group);
+
+  std::vector<Change> changes;
+  for (const CheckpointPart& part : parts) {
+    SavedPart saved{
+        .saved_ranks = manifest.ranks, .ranks = group.size(), .rank = group.rank()};
+    for (const SafetensorsFile& file : part.per_rank ? shards : shared)
+      saved.states.push_back(part_of(file, part.name));
+    try {
+      changes.push_back(part.load(std::move(saved)));
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(folder + ": mismatch: part '" + part.name +
+                            "': " + error.what());
+    }
+  }
+  return changes;
+}
+
+// The manifest that all ranks see; none when no rank sees one.
+std::optional<Manifest> agree_on_manifest(const std::string& folder,
+                                          const ProcessGroup& group) {
+  std::optional<Manifest> manifest;
+  const auto sets = agree(group, "looking for a checkpoint", [&] {
+    manifest = read_manifest(folder);
+    return manifest ? manifest->set : std::string("no checkpoint");
+  });
+  for (size_t rank = 1; rank < sets.size(); ++rank) {
+    if (sets[rank] != sets[0])
+      throw CheckpointError(folder + ": rank 0 sees " + sets[0] + ", rank " +
+                            std::to_string(rank) + " sees " + sets[rank] +
+                            "; the folder must be one that all ranks share");
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::optional<CheckpointInfo> find_checkpoint(const std::string& folder) {
+  const auto manifest = read_manifest(folder);
+  if (!manifest) return std::nullopt;
+  CheckpointInfo info{.step = manifest->step, .ranks = manifest->ranks};
+  info.parts = manifest->shared_parts;
+  info.parts.insert(info.parts.end(), manifest->rank_parts.begin(),
+                    manifest->rank_parts.end());
+  const std::string path = shared_path(folder, manifest->set);
+  const auto header = checkpoint::read_header(path, Checksums::required);
+  const auto layout =
+      header.metadata.find(checkpoint::kBucketPart + std::string("/layout"));
+  if (layout != header.metadata.end())
+    info.buckets = checkpoint::buckets_of(layout->second);
+  return info;
+}
+
+void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup& group,
+                     std::span<const CheckpointPart> parts) {
+  check_parts(parts);
+  const std::string set = agree_on_set(folder, step, group);
+  try {
+    const auto checksums = agree(group, "writing a checkpoint", [&] {
+      return write_mine(folder, set, group.rank(), parts);
+    });
+    agree(group, "committing a checkpoint", [&]() -> std::string {
+      if (group.rank() == 0) commit(folder, set, step, parts, checksums);
+      return {};
+    });
+  } catch (...) {
+    // Unless the commit has happened and only the word of it was lost.
+    std::error_code error;
+    const auto manifest = fs::exists(manifest_path(folder), error)
+                              ? read_manifest(folder)
+                              : std::optional<Manifest>();
+    if (!error && (!manifest || manifest->set != set)) {
+      fs::remove(shard_path(folder, set, group.rank()), error);
+      if (group.rank() == 0) fs::remove(shared_path(folder, set), error);
+    }
+    throw;
+  }
+}
+
+std::optional<int64_t> load_checkpoint(const std::string& folder, const ProcessGroup& group,
+                                       std::span<const CheckpointPart> parts) {
+  check_parts(parts);
+  const auto manifest = agree_on_manifest(folder, group);
+  if (!manifest) return std::nullopt;
+  std::vector<Change> changes;
+  agree(group, "reading a checkpoint", [&]() -> std::string {
+    changes = prepare(folder, *manifest, group, parts);
+    return {};
+  });
+  for (const Change& change : changes) change();
+  return manifest->step;
+}
+
+}  // namespace brigade
