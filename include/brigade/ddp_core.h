@@ -119,6 +119,18 @@ struct DdpLoggingData {
   std::chrono::nanoseconds backward_overlap{0};  // communication hidden behind computation
 };
 
+// Optimizers that step in the backward pass; apply_optimizer_in_backward
+// (brigade/optim/in_backward.h) makes one.
+class InBackward {
+ public:
+  virtual ~InBackward() = default;
+  // A hook that reduces as `hook` does (empty: by all-reduce), then steps the parameters.
+  // Without bucket views it also writes the gradients of all others: nobody else does then.
+  virtual std::shared_ptr<Hook> behind(std::shared_ptr<Hook> hook) = 0;
+  // Whose gradients are dropped at the end of a backward pass that synchronises.
+  virtual const std::vector<at::Tensor>& parameters() const = 0;
+};
+
 // Not thread-safe: one training loop drives it. Every function that says "collective" is
 // called by all ranks of the group, in the same order.
 class DdpCore {
@@ -166,6 +178,9 @@ class DdpCore {
   // dtypes.
   void set_hook(std::shared_ptr<Hook> hook, ProcessGroup group = {});
   const std::shared_ptr<Hook>& hook() const;
+  // Between iterations only. `hook()` stays what it is; so does what is set later.
+  void set_in_backward(std::shared_ptr<InBackward> in_backward);
+  const std::shared_ptr<InBackward>& in_backward() const;
   // Of the present hook; zeros without one.
   HookStats hook_stats() const;
 

@@ -124,6 +124,15 @@ inline constexpr const char* kErrorPrefix = "error.";
 // rank of the group that saved, from the same step.
 HookState combine_states(std::span<const HookState> shards);
 
+// What a model tells its hook before each backward pass that reduces.
+struct HookPass {
+  // False: more will be added to these gradients, and they will be reduced again (the first
+  // pass of a static graph, inside of no_sync).
+  bool complete = true;
+  // There may be parameters that no rank used, and that so have no gradient.
+  bool may_be_unused = false;
+};
+
 // A way to reduce gradients. One object serves one model on one rank.
 class Hook {
  public:
@@ -132,6 +141,11 @@ class Hook {
   // Gives the tensor that becomes the bucket's gradients: the bucket's own buffer, or one
   // of the same length and dtype.
   virtual Task<at::Tensor> reduce(Bucket bucket, Comm& comm) = 0;
+  // Called when no bucket is under way. A hook around another passes it on.
+  virtual void begin_pass(const HookPass&) {}
+  // True: buckets of sparse gradients come to reduce() too. False: they are averaged as
+  // they are.
+  virtual bool takes_sparse() const { return false; }
   // Between steps only. A hook without state keeps the default.
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState&) {}

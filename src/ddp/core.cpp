@@ -168,6 +168,7 @@ void DdpCore::State::make_reducer() {
   for (const at::Tensor& parameter : trained) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
   }
+  if (in_backward && !options.gradient_as_bucket_view) reducer->set_optimizer_in_backward();
   if (engine) register_hook();
 }
 
@@ -258,6 +259,7 @@ void DdpCore::before_forward() {
   State& s = *state_;
   if (!at::GradMode::is_enabled()) return;  // inference: no rank need hear of it
   s.agree_on_hook();
+  s.drop_queued = false;  // a failed backward pass never came to it
   s.prepare_forward();
   if (s.has_buffers_to_sync()) {
     s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
@@ -276,6 +278,8 @@ void DdpCore::after_forward(const std::vector<at::Tensor*>& results) {
   if (!at::GradMode::is_enabled()) return;
   s.buffer_sync = s.syncs();
   if (s.syncs()) {
+    s.pass_complete = s.gradient_sync;
+    if (s.hook) s.hook->begin_pass({s.pass_complete, s.may_leave_unused()});
     std::vector<at::Tensor> roots;
     if (s.searches_graph()) {
       for (const at::Tensor* result : results) roots.push_back(*result);

@@ -13,7 +13,7 @@
 
 namespace brigade {
 
-struct DdpCore::State {
+struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   DdpModel model;  // without what is ignored
   DdpOptions options;
   ProcessGroup group;
@@ -36,6 +36,13 @@ struct DdpCore::State {
   std::shared_ptr<Hook> hook;
   std::shared_ptr<engine::Engine> engine;
   ProcessGroup hook_group;
+  // What the caller set as a hook; `hook` is it, or with in_backward what steps behind it.
+  std::shared_ptr<Hook> callers_hook;
+  std::shared_ptr<InBackward> in_backward;
+  // Whether the end of this backward pass will drop gradients.
+  bool drop_queued = false;
+  // Whether the last pass that synchronises reduces all there is, see HookPass.
+  bool pass_complete = true;
   // Whether all ranks are known to have the same hook.
   bool hook_agreed = false;
 
@@ -63,6 +70,9 @@ struct DdpCore::State {
   bool searches_graph() const {
     return options.find_unused_parameters && !options.static_graph;
   }
+  bool may_leave_unused() const {
+    return options.find_unused_parameters || options.static_graph;
+  }
   bool has_buffers_to_sync() const {
     return buffer_sync && options.broadcast_buffers && model.buffers;
   }
@@ -75,6 +85,7 @@ struct DdpCore::State {
   void register_hook();
   void agree_on_hook();
   void agree_on_engine();
+  void drop_at_end_of_backward();
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.

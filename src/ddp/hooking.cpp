@@ -1,4 +1,5 @@
 // How a hook comes to the Reducer.
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -9,6 +10,27 @@
 #include "engine/bridge.h"
 
 namespace brigade {
+namespace {
+
+// Runs `before` on the thread of the backward pass, then what is behind it.
+class Announcing : public c10d::CommHookInterface {
+ public:
+  Announcing(std::unique_ptr<c10d::CommHookInterface> next, std::function<void()> before)
+      : next_(std::move(next)), before_(std::move(before)) {}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    before_();
+    return next_->runHook(bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return next_->parseHookResult(result);
+  }
+
+ private:
+  std::unique_ptr<c10d::CommHookInterface> next_;
+  std::function<void()> before_;
+};
+
+}  // namespace
 
 void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
@@ -28,7 +50,12 @@ void DdpCore::State::register_hook() {
   for (size_t index = 0; index < trained.size(); ++index) {
     (*names_of_parameters)[trained[index].unsafeGetTensorImpl()] = names[index];
   }
-  reducer->register_comm_hook(engine::make_bridge(engine, std::move(names_of_parameters)));
+  auto announce = [weak = weak_from_this()] {
+    auto state = weak.lock();
+    if (state && state->in_backward) state->drop_at_end_of_backward();
+  };
+  reducer->register_comm_hook(std::make_unique<Announcing>(
+      engine::make_bridge(engine, std::move(names_of_parameters)), announce));
   logger->set_comm_hook(hook->name());
 }
 
@@ -54,6 +81,22 @@ void DdpCore::State::agree_on_engine() {
   make_reducer();
 }
 
+// The Reducer ends the pass in a callback of its own, queued after this one: by queueing
+// once more the gradients go when it is done with them.
+void DdpCore::State::drop_at_end_of_backward() {
+  // A pass whose gradients are not complete keeps them. join() reduces without a pass.
+  if (!pass_complete || torch::autograd::get_current_graph_task_id() == -1) return;
+  if (std::exchange(drop_queued, true)) return;
+  auto& autograd = torch::autograd::Engine::get_default_engine();
+  auto drop = [weak = weak_from_this()] {
+    auto state = weak.lock();
+    if (!state) return;
+    state->drop_queued = false;
+    zero_grad(state->in_backward->parameters());
+  };
+  autograd.queue_callback([&autograd, drop] { autograd.queue_callback(drop); });
+}
+
 void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   State& s = *state_;
   if (torch::autograd::get_current_graph_task_id() != -1 ||
@@ -65,7 +108,8 @@ void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   }
   const bool same_group =
       s.hook_group ? group && group.c10d() == s.hook_group.c10d() : !group;
-  s.hook = std::move(hook);
+  s.callers_hook = hook;
+  s.hook = s.in_backward ? s.in_backward->behind(std::move(hook)) : std::move(hook);
   s.hook_group = std::move(group);
   s.hook_agreed = false;
   if (s.hook && s.engine && same_group) {
@@ -83,7 +127,18 @@ void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   }
 }
 
-const std::shared_ptr<Hook>& DdpCore::hook() const { return state_->hook; }
+const std::shared_ptr<Hook>& DdpCore::hook() const { return state_->callers_hook; }
+
+void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
+  State& s = *state_;
+  const bool was_on = s.in_backward != nullptr;
+  s.in_backward = std::move(in_backward);
+  set_hook(s.callers_hook, s.hook_group);
+  if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't be told the less
+}
+const std::shared_ptr<InBackward>& DdpCore::in_backward() const {
+  return state_->in_backward;
+}
 
 HookStats DdpCore::hook_stats() const {
   return state_->engine ? state_->engine->stats() : HookStats{};

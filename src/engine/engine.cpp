@@ -146,7 +146,8 @@ std::shared_ptr<Run> Engine::admit(Bucket bucket) {
     ++step_;
   }
   if (!runs_through_ && !watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
-  std::shared_ptr<Hook> hook = bucket.buffer().is_sparse() ? sparse : hook_;
+  const bool as_it_is = bucket.buffer().is_sparse() && !hook_->takes_sparse();
+  std::shared_ptr<Hook> hook = as_it_is ? sparse : hook_;
   auto run = std::make_shared<Run>(shared_from_this(), line_, std::move(hook),
                                    std::move(bucket), tickets_++, step_);
   last_launch_ = run->started;

@@ -15,6 +15,7 @@ class CompressWrapper : public Hook {
   HookState state() const override { return inner_->state(); }
   void load_state(const HookState& state) override { inner_->load_state(state); }
   void reset() override { inner_->reset(); }
+  void begin_pass(const HookPass& pass) override { inner_->begin_pass(pass); }
   void check_dtype(at::ScalarType) const override { inner_->check_dtype(dtype_); }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {

@@ -1,0 +1,74 @@
+// What an optimizer must have to step in the backward pass, and torch::optim's brought to
+// it.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "brigade/error.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace brigade::optim {
+
+// step_param changes `parameter` by one step with `gradient`, which it leaves alone. It is
+// called by threads of the engine, by one at a time, with gradients disabled.
+template <class T>
+concept FunctionalOptimizer = requires(T& optimizer, const at::Tensor& parameter,
+                                       const at::Tensor& gradient) {
+  optimizer.step_param(parameter, gradient);
+};
+
+// Any optimizer of torch::optim but LBFGS, which needs all gradients at once. Steps the
+// parameters that the optimizer was made with, each with the options of its group; learning
+// rates are changed in the optimizer's own options. The optimizer's state is its own.
+class TorchOptimizer {
+ public:
+  explicit TorchOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  // Throws ConfigError for a parameter that is not in the optimizer.
+  void step_param(const at::Tensor& parameter, const at::Tensor& gradient);
+  std::string fingerprint() const;
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  std::unordered_map<const c10::TensorImpl*, size_t> group_of_;
+};
+std::shared_ptr<TorchOptimizer> functional(
+    std::shared_ptr<torch::optim::Optimizer> optimizer);
+
+// An optimizer of any type. `description` must be equal on all ranks: what an optimizer's
+// fingerprint() gives, where it has one.
+struct Stepper {
+  std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step;
+  std::string description = "optimizer";
+};
+
+template <class T>
+Stepper stepper_of(std::shared_ptr<T> optimizer) {
+  static_assert(FunctionalOptimizer<T>,
+                "this optimizer can't step in the backward pass: it has no "
+                "step_param(const at::Tensor& parameter, const at::Tensor& gradient). For "
+                "one of torch::optim, give brigade::optim::functional(optimizer)");
+  Stepper stepper;
+  if constexpr (FunctionalOptimizer<T>) {
+    if (!optimizer) throw ConfigError("the optimizer for the backward pass is null");
+    if constexpr (requires { optimizer->fingerprint(); }) {
+      stepper.description = optimizer->fingerprint();
+    }
+    stepper.step = [optimizer](const at::Tensor& parameter, const at::Tensor& gradient) {
+      optimizer->step_param(parameter, gradient);
+    };
+  }
+  return stepper;
+}
+
+}  // namespace brigade::optim

@@ -1,0 +1,71 @@
+// Optimizers that step while gradients still arrive: a parameter changes as soon as its
+// bucket is reduced.
+//
+//   auto adam = std::make_shared<brigade::optim::Adam>(brigade::optim::AdamOptions{});
+//   brigade::optim::apply_optimizer_in_backward(ddp, adam);
+//   loss(ddp->forward(data), target).backward();  // reduces, steps, drops the gradients
+#pragma once
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "brigade/ddp_core.h"
+#include "brigade/hook.h"
+#include "brigade/optim/functional.h"
+
+namespace brigade::optim {
+
+struct StepOptions {
+  // Every element of a reduced gradient is held between -value and value before the step.
+  // > 0.
+  std::optional<double> clip_grad_value;
+  // Refused: the norm of all gradients is known only when the last one is here, and by then
+  // the first parameters have stepped.
+  std::optional<double> clip_grad_norm;
+};
+
+namespace detail {
+std::shared_ptr<Hook> hook_then(std::shared_ptr<Hook> hook, Stepper stepper,
+                                const std::vector<at::Tensor>& parameters,
+                                const StepOptions& options);
+void attach(DdpCore& core, Stepper stepper, const std::vector<at::Tensor>& parameters,
+            const StepOptions& options);
+}  // namespace detail
+
+// A hook that reduces a bucket as `hook` does, then steps those of its parameters that are
+// in `parameters` (empty: all). Gradients are there after backward() as ever; do not step
+// again with them. Parameters that no rank used in a pass do not step, and nothing steps
+// inside of no_sync. Its state is the inner hook's; the optimizer keeps its own.
+// On all ranks, with optimizers that do the same. Throws ConfigError for bad options.
+template <class T>
+std::shared_ptr<Hook> hook_then_optimizer(std::shared_ptr<Hook> hook,
+                                          std::shared_ptr<T> optimizer,
+                                          const std::vector<at::Tensor>& parameters = {},
+                                          const StepOptions& options = {}) {
+  return detail::hook_then(std::move(hook), stepper_of(std::move(optimizer)), parameters,
+                           options);
+}
+
+// As above, behind whatever hook the model has or is given later. The gradients of these
+// parameters are none when backward() returns; without bucket views they go as soon as they
+// are in their bucket, so that they are never all there at once. Parameters without an
+// optimizer keep their gradients. May be called again for other parameters; those that
+// DistributedDataParallel ignores, or that need no gradient, are left alone.
+// Between iterations, on all ranks. Throws ConfigError for bad options, for a parameter
+// that has an optimizer already, and if none is left.
+template <class T>
+void apply_optimizer_in_backward(DdpCore& core, std::shared_ptr<T> optimizer,
+                                 const std::vector<at::Tensor>& parameters = {},
+                                 const StepOptions& options = {}) {
+  detail::attach(core, stepper_of(std::move(optimizer)), parameters, options);
+}
+template <class Ddp, class T>
+requires requires(Ddp& ddp) { ddp->core(); }
+void apply_optimizer_in_backward(Ddp& ddp, std::shared_ptr<T> optimizer,
+                                 const std::vector<at::Tensor>& parameters = {},
+                                 const StepOptions& options = {}) {
+  apply_optimizer_in_backward(ddp->core(), std::move(optimizer), parameters, options);
+}
+
+}  // namespace brigade::optim
