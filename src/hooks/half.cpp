@@ -11,7 +11,7 @@ namespace {
 class HalfHook : public Hook {
  public:
   HalfHook(std::string name, at::ScalarType dtype, std::unique_ptr<Codec> codec)
-      : name_(std::move(name)), dtype_(dtype), codec_(std::move(codec)) {}
+      : name_(std::move(name)), dtype_(dtype), exchange_(std::move(codec)) {}
   std::string name() const override { return name_; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
@@ -23,14 +23,14 @@ class HalfHook : public Hook {
       co_return buffer.copy_(half);
     }
     FloatValues values(buffer);
-    co_await two_phase_all_reduce(values.values(), *codec_, at::Tensor(), comm);
+    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm);
     co_return values.give_back();
   }
 
  private:
   std::string name_;
   at::ScalarType dtype_;
-  std::unique_ptr<Codec> codec_;
+  TwoPhase exchange_;
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ class Int8Hook : public Hook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor error = comm.size() > 1 ? errors_.of(bucket) : at::Tensor();
     FloatValues values(bucket.buffer());
-    co_await two_phase_all_reduce(values.values(), *codec_, error, comm);
+    co_await exchange_.all_reduce(values.values(), error, comm);
     co_return values.give_back();
   }
 
@@ -28,7 +28,7 @@ class Int8Hook : public Hook {
   void reset() override { errors_ = {}; }
 
  private:
-  std::unique_ptr<Codec> codec_ = make_int8_codec();
+  TwoPhase exchange_{make_int8_codec()};
   ErrorMemory errors_;
 };
 

@@ -9,18 +9,18 @@ namespace {
 class QuantizeHook : public Hook {
  public:
   QuantizeHook(std::string name, std::unique_ptr<Codec> codec)
-      : name_(std::move(name)), codec_(std::move(codec)) {}
+      : name_(std::move(name)), exchange_(std::move(codec)) {}
   std::string name() const override { return name_; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     FloatValues values(bucket.buffer());
-    co_await two_phase_all_reduce(values.values(), *codec_, at::Tensor(), comm);
+    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm);
     co_return values.give_back();
   }
 
  private:
   std::string name_;
-  std::unique_ptr<Codec> codec_;
+  TwoPhase exchange_;
 };
 
 }  // namespace

@@ -17,8 +17,8 @@ using engine::Engine;
 using testing::make_bucket;
 using testing::run_ranks;
 
-std::vector<std::unique_ptr<Codec>> codecs() {
-  std::vector<std::unique_ptr<Codec>> all;
+std::vector<std::shared_ptr<Codec>> codecs() {
+  std::vector<std::shared_ptr<Codec>> all;
   all.push_back(make_fp16_codec());
   all.push_back(make_bf16_codec());
   all.push_back(make_int8_codec());
@@ -89,24 +89,27 @@ struct Exchange {
   explicit Exchange(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
         make_hook("exchange", [this](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
-          co_await two_phase_all_reduce(bucket.buffer(), *codec, residual, comm);
+          co_await two_phase->all_reduce(bucket.buffer(), residual, comm);
           co_return bucket.buffer();
         }));
   }
   ~Exchange() { engine->close(); }
   std::shared_ptr<Engine> engine;
-  const Codec* codec = nullptr;
+  void use(std::shared_ptr<Codec> codec) {
+    two_phase = std::make_unique<brigade::TwoPhase>(std::move(codec));
+  }
+  std::unique_ptr<brigade::TwoPhase> two_phase;
   at::Tensor residual;
 };
 
-class TwoPhase : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, TwoPhase, ::testing::Values(1, 2, 3, 4));
+class TwoPhaseExchange : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, TwoPhaseExchange, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(TwoPhase, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
+TEST_P(TwoPhaseExchange, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     for (const auto& codec : codecs()) {
-      exchange.codec = codec.get();
+      exchange.use(codec);
       for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001,
                         static_cast<int>(2 * kSegment + 1001)}) {
         SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
@@ -117,12 +120,12 @@ TEST_P(TwoPhase, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
   });
 }
 
-TEST_P(TwoPhase, IsExactWhereTheCodecsAre) {
+TEST_P(TwoPhaseExchange, IsExactWhereTheCodecsAre) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     const int64_t n = 1000;
     for (const auto& codec : codecs()) {
-      exchange.codec = codec.get();
+      exchange.use(codec);
       SCOPED_TRACE(std::string(codec->name()));
       // Only 0 and 12 (the rank + 1): codes 0 and the last one in every block; their mean
       // 6 (ranks + 1) is small enough for the half types.
@@ -135,11 +138,11 @@ TEST_P(TwoPhase, IsExactWhereTheCodecsAre) {
   });
 }
 
-TEST_P(TwoPhase, NothingToSendIsNoCollective) {
+TEST_P(TwoPhaseExchange, NothingToSendIsNoCollective) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     for (const auto& codec : codecs()) {
-      exchange.codec = codec.get();
+      exchange.use(codec);
       EXPECT_EQ(exchanged(*exchange.engine, at::empty({0})).numel(), 0);
     }
     EXPECT_EQ(exchange.engine->stats().total.collectives, 0);
@@ -147,12 +150,12 @@ TEST_P(TwoPhase, NothingToSendIsNoCollective) {
 }
 
 // Sum of the results + mean of the residuals = sum of the mean inputs, whatever the steps.
-TEST_P(TwoPhase, TheMeanResidualIsWhatTheResultsLack) {
+TEST_P(TwoPhaseExchange, TheMeanResidualIsWhatTheResultsLack) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     for (const auto& codec : codecs()) {
       if (!codec->takes_residual() || group.size() == 1) continue;
-      exchange.codec = codec.get();
+      exchange.use(codec);
       for (int64_t n : {int64_t{1}, int64_t{257}, int64_t{4097}, kSegment + 17}) {
         SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
         exchange.residual = at::zeros({n});
@@ -180,12 +183,12 @@ TEST_P(TwoPhase, TheMeanResidualIsWhatTheResultsLack) {
   });
 }
 
-TEST_P(TwoPhase, TrafficDoesNotGrowWithTheNumberOfRanks) {
+TEST_P(TwoPhaseExchange, TrafficDoesNotGrowWithTheNumberOfRanks) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     const int64_t n = 12 * 4096, w = group.size();
     for (const auto& codec : codecs()) {
-      exchange.codec = codec.get();
+      exchange.use(codec);
       exchanged(*exchange.engine, at::ones({n}));
       EXPECT_EQ(exchange.engine->stats().last_step.bytes_sent,
                 2 * (w - 1) * codec->wire_bytes(n / w))
