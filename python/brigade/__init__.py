@@ -1,0 +1,75 @@
+"""Brigade: gradient communication hooks in native code for torch's DistributedDataParallel.
+
+Wrap a model with torch's own ``DistributedDataParallel``, then set a hook:
+
+>>> import brigade, torch
+>>> from torch.nn.parallel import DistributedDataParallel
+>>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+>>> brigade.set_hook(model, "int8")
+>>> model(torch.ones(2, 4)).sum().backward()
+>>> brigade.hook_stats(model).total.steps
+1
+
+Or change an import: ``brigade.default_hooks``, ``brigade.powerSGD_hook`` and the others have the names and signatures of
+``torch.distributed.algorithms.ddp_comm_hooks``. There is no second DDP class: Brigade's hooks work on torch's.
+"""
+
+from __future__ import annotations
+
+from ._version import __version__, check_torch as _check_torch
+
+_check_torch()
+
+import atexit as _atexit  # noqa: E402
+
+from ._native import (  # noqa: E402
+    ConfigError,
+    Error,
+    Hook,
+    HookError,
+    HookStats,
+    HookTraffic,
+    MismatchError,
+    RendezvousError,
+    TimeoutError,
+    close_all as _close_all,
+)
+from . import debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks  # noqa: E402
+from ._setting import (  # noqa: E402
+    HookEntry,
+    hook_stats,
+    hook_table,
+    load_state_dict,
+    make_hook,
+    set_hook,
+    state_dict,
+)
+from ._types import DDPCommHookType, register_ddp_comm_hook  # noqa: E402
+
+_atexit.register(_close_all)
+
+__all__ = [
+    "ConfigError",
+    "DDPCommHookType",
+    "Error",
+    "Hook",
+    "HookEntry",
+    "HookError",
+    "HookStats",
+    "HookTraffic",
+    "MismatchError",
+    "RendezvousError",
+    "TimeoutError",
+    "__version__",
+    "debugging_hooks",
+    "default_hooks",
+    "hook_stats",
+    "hook_table",
+    "load_state_dict",
+    "make_hook",
+    "powerSGD_hook",
+    "quantization_hooks",
+    "register_ddp_comm_hook",
+    "set_hook",
+    "state_dict",
+]

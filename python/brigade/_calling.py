@@ -1,0 +1,158 @@
+"""How a native hook is reached from Python: through the Reducer of a DDP model, or called as a comm hook."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native
+
+CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+class NativeHook:
+    """What a comm hook of this package has beside its Python face: how to make the native one for a state.
+
+    ``make(state)`` gives a :class:`brigade.Hook`; ``group_of(state)`` the process group it reduces over, or None for
+    the default one; ``keeper_of(state)`` the object that lives as long as the hook's own state must, or None where the
+    hook has none and may be shared by all models of a group.
+    """
+
+    def __init__(self, make: Callable[[Any], _native.Hook], group_of: Callable[[Any], dist.ProcessGroup | None],
+                 keeper_of: Callable[[Any], Any] = lambda state: None) -> None:
+        self.make = make
+        self.group_of = group_of
+        self.keeper_of = keeper_of
+
+
+# Hooks without state: by group, then by name and kind of device.
+_shared: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, str], _native.Reduction]] = (
+    weakref.WeakKeyDictionary())
+# Hooks with state: by what keeps the state, then by the function that was called.
+_kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _native.Reduction]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if group is None:
+        group = dist.group.WORLD
+    if group is None:
+        raise _native.ConfigError("no process group: call torch.distributed.init_process_group() first, or give one")
+    return group
+
+
+def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Runs a native hook on a bucket that Python was handed."""
+    native: NativeHook = function.native  # type: ignore[attr-defined]
+    group = group_or_default(native.group_of(state))
+    keeper = native.keeper_of(state)
+    kind = bucket.buffer().device.type
+    with _lock:
+        home = _shared.setdefault(group, {}) if keeper is None else _kept.setdefault(keeper, {})
+        reduction = home.get((function.__qualname__, kind))
+    if reduction is None:
+        reduction = _native.Reduction(group, kind, native.make(state))
+        with _lock:
+            home[function.__qualname__, kind] = reduction
+    return reduction.run(bucket)
+
+
+def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
+    """Marks a comm hook: when it is registered with :func:`brigade.set_hook`, Python is left out altogether."""
+
+    def mark(function: CommHook) -> CommHook:
+        function.native = native  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def stateless(spec: str) -> NativeHook:
+    """A hook whose Python state is the process group, as in torch."""
+    return NativeHook(lambda group: _native.make_hook(spec), lambda group: group)
+
+
+# ---- models
+
+class Attachment:
+    """What is set on one DDP model."""
+
+    def __init__(self) -> None:
+        self.desk = _native.Desk()
+        self.hook: _native.Hook | CommHook | None = None
+        self.reduction: _native.Reduction | None = None
+        self.group: weakref.ref[dist.ProcessGroup] | None = None
+
+
+_attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
+
+
+def attachment_of(model: DistributedDataParallel) -> Attachment | None:
+    return _attachments.get(model)
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, DistributedDataParallel):
+        return
+    inner = getattr(model, "_orig_mod", None)  # of torch.compile
+    hint = ("; give the DistributedDataParallel model inside of torch.compile's"
+            if isinstance(inner, DistributedDataParallel) else "")
+    raise _native.ConfigError(
+        f"expected a torch.nn.parallel.DistributedDataParallel, got {type(model).__qualname__}{hint}")
+
+
+def _attach(model: DistributedDataParallel) -> Attachment:
+    found = _attachments.get(model)
+    if found is not None:
+        return found
+    if model._comm_hooks:
+        function, _ = model._comm_hooks[0]
+        raise _native.ConfigError(
+            f"this model has the comm hook '{function.__qualname__}' already, and a Reducer keeps its first one: "
+            "set the first one with brigade.set_hook too, or wrap the module anew")
+    if getattr(model, "_use_python_reducer", False):
+        raise _native.ConfigError(
+            "torch._dynamo.config.optimize_ddp is 'python_reducer': such a model has no Reducer to give a hook to")
+    return Attachment()
+
+
+def install(model: DistributedDataParallel, hook: _native.Hook | None, function: CommHook | None, state: Any,
+            group: dist.ProcessGroup | None, title: str) -> None:
+    """Puts a native hook, or a Python one with its state, on duty."""
+    _check_model(model)
+    if torch._C._current_graph_task_id() != -1:
+        raise _native.Error("set_hook: a backward pass is under way; set the hook between iterations")
+    found = _attach(model)
+    if hook is None:
+        assert function is not None
+        found.desk.put_python(state, function)
+        found.reduction, found.group, found.hook = None, None, function
+    else:
+        _install_native(model, found, hook, group if group is not None else model.process_group)
+    if model not in _attachments:
+        found.desk.attach(model.reducer)
+        _attachments[model] = found
+    if model.logger is not None:
+        model.logger._set_comm_hook_name(title)
+
+
+def _install_native(model: DistributedDataParallel, found: Attachment, hook: _native.Hook,
+                    group: dist.ProcessGroup) -> None:
+    trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        hook.check(parameter)
+    hook.begin_pass(True, bool(model.find_unused_parameters or model.static_graph))
+    if found.reduction is not None and found.group is not None and found.group() is group:
+        found.reduction.set_hook(hook)
+    else:
+        found.reduction = _native.Reduction(group, model.device.type, hook)
+        found.reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
+        found.desk.put_reduction(found.reduction)
+        found.group = weakref.ref(group)
+    found.hook = hook

@@ -1,0 +1,147 @@
+"""Hooks on DDP models: set, exchange, look at, save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native
+from ._calling import Attachment, CommHook, attachment_of, install
+
+
+class HookEntry(NamedTuple):
+    """A row of the table of hooks that :func:`make_hook` knows."""
+
+    name: str
+    summary: str
+    options: list[str]
+    #: Relative error of the mean of one step that it is tested to stay under; negative: its result is not a mean.
+    tolerance: float
+    #: Whether what one step lost is added in the next.
+    error_feedback: bool
+
+
+def hook_table() -> list[HookEntry]:
+    """All hooks by name.
+
+    >>> [entry.name for entry in hook_table()][:3]
+    ['allreduce', 'fp16', 'bf16']
+    """
+    return [HookEntry(*row) for row in _native.hook_table()]
+
+
+def make_hook(spec: str) -> _native.Hook:
+    """A hook by name, with options after a colon, and ``fp16+`` or ``bf16+`` before it to cast first.
+
+    >>> make_hook("powersgd:rank=2,start=10").name
+    'powersgd'
+    >>> make_hook("powersdg")
+    Traceback (most recent call last):
+    ...
+    brigade.ConfigError: no hook named 'powersdg'; did you mean 'powersgd'? ...
+    """
+    return _native.make_hook(spec)
+
+
+def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook | None, state: Any = None, *,
+             process_group: dist.ProcessGroup | None = None) -> None:
+    """From the next backward pass on, `hook` reduces the gradients of `model`.
+
+    Args:
+        model: torch's DistributedDataParallel.
+        hook: a name as for :func:`make_hook`; a :class:`Hook`; one of this package's comm hooks (it then runs in native
+            code, without Python); any other comm hook, a Python function; or None for plain averaging.
+        state: what a comm hook gets as its first argument. Not for names and hooks.
+        process_group: the group to reduce over; none: the state's, or the model's own.
+
+    Collective: every rank sets the same, which is compared before the first bucket. Between iterations; may be called
+    again at any time, which ``model.register_comm_hook`` may not.
+
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> set_hook(model, "fp16")
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> set_hook(model, "powersgd:rank=2,start=0")
+    """
+    if state is not None and (hook is None or isinstance(hook, (str, _native.Hook))):
+        raise _native.ConfigError("state is for comm hooks, functions of (state, bucket); a name or a Hook has its own")
+    if hook is None:
+        hook = "allreduce"
+    if isinstance(hook, str):
+        made = _native.make_hook(hook)
+        install(model, made, None, None, process_group, hook)
+    elif isinstance(hook, _native.Hook):
+        install(model, hook, None, None, process_group, hook.name)
+    elif callable(hook):
+        native = getattr(hook, "native", None)
+        title = getattr(hook, "__qualname__", type(hook).__qualname__)
+        if native is None:
+            if process_group is not None:
+                raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
+            install(model, None, hook, state, None, title)
+        else:
+            group = process_group if process_group is not None else native.group_of(state)
+            install(model, native.make(state), None, None, group, title)
+    else:
+        raise _native.ConfigError(f"expected a hook's name, a Hook or a function, got {type(hook).__qualname__}")
+
+
+def _hooked(model: DistributedDataParallel) -> Attachment:
+    found = attachment_of(model)
+    if found is None:
+        raise _native.ConfigError("this model has no hook of brigade's: brigade.set_hook(model, ...) sets one")
+    return found
+
+
+def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
+    """What the model's hook has moved, and how long it took: the last step, and since it was set.
+
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> set_hook(model, "allreduce")
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> hook_stats(model).last_step.bytes_before
+    80
+    """
+    reduction = _hooked(model).reduction
+    if reduction is None:
+        raise _native.ConfigError("the model's hook is a Python function: brigade counts only its own")
+    return reduction.stats()
+
+
+def _native_of(owner: DistributedDataParallel | _native.Hook) -> _native.Hook:
+    if isinstance(owner, _native.Hook):
+        return owner
+    hook = _hooked(owner).hook
+    if not isinstance(hook, _native.Hook):
+        raise _native.ConfigError("the model's hook is a Python function: its state is its own")
+    return hook
+
+
+def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
+    """What a hook keeps from step to step, for a checkpoint; of a model, its hook's. Copies; between iterations only.
+
+    ``tensors`` whose name begins with "error." differ from rank to rank: every rank saves its own.
+
+    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    >>> set_hook(model, "powersgd:start=0")
+    >>> model(torch.ones(1, 64)).sum().backward()
+    >>> sorted(state_dict(model)["tensors"])
+    ['error.weight', 'q.weight', 'spare.weight']
+    """
+    tensors, values = _native_of(owner).state()
+    return {"tensors": tensors, "values": values}
+
+
+def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mapping[str, Any]) -> None:
+    """What :func:`state_dict` gave, into a hook of the same kind and options; training goes on bit for bit.
+
+    >>> hook = make_hook("powersgd:rank=2")
+    >>> load_state_dict(hook, state_dict(hook))
+    """
+    missing = {"tensors", "values"} - set(state)
+    if missing:
+        raise _native.ConfigError(f"not a hook's state: it lacks {', '.join(sorted(missing))}")
+    _native_of(owner).load_state(dict(state["tensors"]), dict(state["values"]))

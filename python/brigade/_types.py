@@ -1,0 +1,58 @@
+"""torch's way to set a hook by its type."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native, debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks
+from ._calling import CommHook
+from ._setting import set_hook
+
+try:
+    from enum import member as _member  # Python 3.11 and newer: a partial is a member, and does not look like a method
+except ImportError:
+    _member = lambda value: value  # type: ignore[misc,assignment]  # noqa: E731
+
+
+def _plain(hook: CommHook, model: DistributedDataParallel, state: dist.ProcessGroup | None) -> None:
+    set_hook(model, hook, state)
+
+
+def _power_sgd(hook: CommHook, rank: int, model: DistributedDataParallel, state: dist.ProcessGroup | None) -> None:
+    set_hook(model, hook, powerSGD_hook.PowerSGDState(state, matrix_approximation_rank=rank, start_powerSGD_iter=1000))
+
+
+class DDPCommHookType(Enum):
+    """The hooks of torch's enumeration of this name; each member's value sets it: ``value(model=..., state=...)``."""
+
+    ALLREDUCE = _member(partial(_plain, default_hooks.allreduce_hook))
+    FP16_COMPRESS = _member(partial(_plain, default_hooks.fp16_compress_hook))
+    BF16_COMPRESS = _member(partial(_plain, default_hooks.bf16_compress_hook))
+    QUANTIZE_PER_TENSOR = _member(partial(_plain, quantization_hooks.quantization_pertensor_hook))
+    QUANTIZE_PER_CHANNEL = _member(partial(_plain, quantization_hooks.quantization_perchannel_hook))
+    POWER_SGD = _member(partial(_power_sgd, powerSGD_hook.powerSGD_hook, 1))
+    POWER_SGD_RANK2 = _member(partial(_power_sgd, powerSGD_hook.powerSGD_hook, 2))
+    BATCHED_POWER_SGD = _member(partial(_power_sgd, powerSGD_hook.batched_powerSGD_hook, 1))
+    BATCHED_POWER_SGD_RANK2 = _member(partial(_power_sgd, powerSGD_hook.batched_powerSGD_hook, 2))
+    NOOP = _member(partial(_plain, debugging_hooks.noop_hook))
+
+
+def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: DistributedDataParallel,
+                           state: dist.ProcessGroup | None = None) -> None:
+    """Sets a hook by its type. Unlike torch's, it runs in native code, and may be called again to exchange the hook.
+
+    `state`: the process group to reduce over; none: the model's own.
+
+    >>> import torch
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)
+    """
+    if not isinstance(comm_hook_type, DDPCommHookType):
+        raise _native.ConfigError(f"expected a brigade.DDPCommHookType, got {comm_hook_type!r}: "
+                                  f"one of {', '.join(DDPCommHookType.__members__)}")
+    comm_hook_type.value(model=model, state=state)

@@ -1,0 +1,171 @@
+"""As torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _native
+from ._calling import NativeHook, call, native_hook
+
+__all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
+
+logger = logging.getLogger(__name__)
+
+_OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback",
+            "warm_start", "orthogonalization_epsilon", "random_seed", "compression_stats_logging_frequency",
+            "batch_tensors_with_same_shape")
+
+
+class PowerSGDState:
+    """Options and memory of PowerSGD, for one model. The options are torch's, with its defaults, and fixed once given.
+
+    Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
+    included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
+    before the first bucket.
+
+    >>> from torch.nn.parallel import DistributedDataParallel
+    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    >>> state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
+    >>> model.register_comm_hook(state, powerSGD_hook)
+    >>> for _ in range(3):
+    ...     model(torch.ones(1, 64)).sum().backward()
+    >>> state.iter
+    3
+    >>> rate, before, after = state.compression_stats()
+    >>> before > after
+    True
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None, matrix_approximation_rank: int = 1,
+                 start_powerSGD_iter: int = 1_000, min_compression_rate: float = 2, use_error_feedback: bool = True,
+                 warm_start: bool = True, orthogonalization_epsilon: float = 0, random_seed: int = 0,
+                 compression_stats_logging_frequency: int = 10_000,
+                 batch_tensors_with_same_shape: bool = False) -> None:
+        self.process_group = process_group
+        self._options: dict[str, Any] = {
+            "matrix_approximation_rank": matrix_approximation_rank,
+            "start_powerSGD_iter": start_powerSGD_iter,
+            "min_compression_rate": min_compression_rate,
+            "use_error_feedback": use_error_feedback,
+            "warm_start": warm_start,
+            "orthogonalization_epsilon": orthogonalization_epsilon,
+            "random_seed": random_seed,
+            "compression_stats_logging_frequency": max(1, compression_stats_logging_frequency),
+            "batch_tensors_with_same_shape": batch_tensors_with_same_shape,
+        }
+        self._hook: _native.PowerSGDHook | None = None
+        self._batched = False
+        # What was loaded before it is known which of the two hooks it is for.
+        self._loaded: tuple[dict[str, torch.Tensor], dict[str, str]] | None = None
+        _native.make_power_sgd(batched=False, **self._options)  # refuses bad options here, not in backward()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OPTIONS and "_options" in self.__dict__:
+            return self._options[name]
+        raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OPTIONS:
+            raise AttributeError(f"{name} is fixed once a PowerSGDState is made; make another, with its state_dict()")
+        super().__setattr__(name, value)
+
+    def native(self, batched: bool) -> _native.PowerSGDHook:
+        """The native hook with this state's options and memory."""
+        if self._hook is None:
+            self._hook, self._batched = _native.make_power_sgd(batched=batched, **self._options), batched
+            if self._loaded is not None:
+                self._hook.load_state(*self._loaded)
+                self._loaded = None
+        elif self._batched != batched:
+            raise _native.ConfigError("this PowerSGDState serves the other of powerSGD_hook and batched_powerSGD_hook: "
+                                      "make one for each")
+        return self._hook
+
+    def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        if self._hook is not None:
+            return self._hook.state()
+        return self._loaded if self._loaded is not None else ({}, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it keeps from step to step: "error." tensors are this rank's own, all else is equal on all ranks."""
+        tensors, values = self._parts()
+        return {"tensors": tensors, "values": values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._hook is not None:
+            self._hook.load_state(state["tensors"], state["values"])
+        else:
+            self._loaded = (state["tensors"], state["values"])
+
+    def _memory(self, kind: str) -> dict[str, torch.Tensor]:
+        tensors, _ = self._parts()
+        return {name[len(kind):]: tensor for name, tensor in tensors.items() if name.startswith(kind)}
+
+    @property
+    def iter(self) -> int:
+        """Iterations so far."""
+        return int(self._parts()[1].get("iteration", 0))
+
+    @property
+    def error_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of what the last step left out, by parameter."""
+        return self._memory("error.")
+
+    @property
+    def q_memory_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the factors that the next step starts from, by parameter."""
+        return self._memory("q.")
+
+    @property
+    def total_numel_before_compression(self) -> int:
+        return int(self._parts()[1].get("elements_before", 0))
+
+    @property
+    def total_numel_after_compression(self) -> int:
+        return int(self._parts()[1].get("elements_after", 0))
+
+    def compression_stats(self) -> tuple[float, int, int]:
+        """(rate, elements before, elements after) of all that was compressed; a rate of 0: nothing was yet."""
+        before, after = self.total_numel_before_compression, self.total_numel_after_compression
+        return (before / after if after > 0 else 0, before, after)
+
+    def __getstate__(self) -> dict[str, Any]:
+        logger.warning("a PowerSGDState is saved without its process group")
+        return {"options": dict(self._options), "state": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        logger.warning("a PowerSGDState was loaded: it uses the default process group unless process_group is set")
+        self.__init__(None, **state["options"])  # type: ignore[misc]
+        self.load_state_dict(state["state"])
+
+
+def _native_power_sgd(batched: bool) -> NativeHook:
+    return NativeHook(lambda state: state.native(batched), lambda state: state.process_group, lambda state: state)
+
+
+@native_hook(_native_power_sgd(batched=False))
+def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Each matrix of a bucket as a product of two thin ones; vectors and small matrices as they are.
+
+    >>> from torch.nn.parallel import DistributedDataParallel
+    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    >>> model.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=0), powerSGD_hook)
+    >>> model(torch.ones(1, 64)).sum().backward()
+    """
+    return call(powerSGD_hook, state, bucket)
+
+
+@native_hook(_native_power_sgd(batched=True))
+def batched_powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The whole bucket as one square matrix, as a product of two thin ones: fewest bytes, and coarsest.
+
+    >>> from torch.nn.parallel import DistributedDataParallel
+    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    >>> model.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=0), batched_powerSGD_hook)
+    >>> model(torch.ones(1, 64)).sum().backward()
+    """
+    return call(batched_powerSGD_hook, state, bucket)

@@ -1,0 +1,214 @@
+// brigade._native: what the Python modules beside it stand on. Types are shared with
+// torch's own bindings (Reducer, ProcessGroup, GradBucket, Future), which works only with
+// the pybind11 of torch's include folder.
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "brigade/hooks/power_sgd.h"
+#include "brigade/hooks/registry.h"
+#include "reduction.h"
+
+namespace brigade::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// Ours wait for threads that may want the GIL, so they end without it.
+template <class T>
+std::shared_ptr<T> ending_without_gil(T* made) {
+  return std::shared_ptr<T>(made, [](T* last) {
+    std::optional<py::gil_scoped_release> unlocked;
+    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    delete last;
+  });
+}
+
+std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(FuturePtr future) {
+  return std::make_shared<torch::jit::PythonFutureWrapper>(std::move(future));
+}
+
+void bind_errors(py::module_& m) {
+  // Each translator is asked before those registered earlier.
+  auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  const auto derived = [&](PyObject* kin) {
+    return kin ? py::make_tuple(error, py::handle(kin)) : py::make_tuple(error);
+  };
+  py::register_exception<ConfigError>(m, "ConfigError", derived(PyExc_ValueError));
+  py::register_exception<RendezvousError>(m, "RendezvousError", derived(nullptr));
+  py::register_exception<TimeoutError>(m, "TimeoutError", derived(PyExc_TimeoutError));
+  py::register_exception<MismatchError>(m, "MismatchError", derived(nullptr));
+  py::register_exception<HookError>(m, "HookError", derived(nullptr));
+}
+
+void bind_stats(py::module_& m) {
+  py::class_<HookTraffic>(m, "HookTraffic")
+      .def_readonly("steps", &HookTraffic::steps)
+      .def_readonly("bytes_before", &HookTraffic::bytes_before)
+      .def_readonly("bytes_sent", &HookTraffic::bytes_sent)
+      .def_readonly("collectives", &HookTraffic::collectives)
+      .def_readonly("encode_seconds", &HookTraffic::encode_seconds)
+      .def_readonly("wait_seconds", &HookTraffic::wait_seconds)
+      .def_readonly("decode_seconds", &HookTraffic::decode_seconds)
+      .def_readonly("reduce_seconds", &HookTraffic::reduce_seconds)
+      .def_readonly("hidden_seconds", &HookTraffic::hidden_seconds)
+      .def_property_readonly("overlap", &HookTraffic::overlap)
+      .def("__repr__", [](const HookTraffic& traffic) {
+        return c10::str("HookTraffic(steps=", traffic.steps,
+                        ", bytes_before=", traffic.bytes_before,
+                        ", bytes_sent=", traffic.bytes_sent, ")");
+      });
+  py::class_<HookStats>(m, "HookStats")
+      .def_readonly("last_step", &HookStats::last_step)
+      .def_readonly("total", &HookStats::total);
+}
+
+using StateParts =
+    std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
+
+void bind_hooks(py::module_& m) {
+  py::class_<Hook, std::shared_ptr<Hook>>(m, "Hook")
+      .def_property_readonly("name", &Hook::name)
+      .def_property_readonly("fingerprint", &Hook::fingerprint)
+      .def("__repr__",
+           [](const Hook& hook) { return "<brigade.Hook " + hook.name() + ">"; })
+      .def("check",
+           [](const Hook& hook, const at::Tensor& tensor) {
+             hook.check_dtype(tensor.scalar_type());
+           })
+      .def("begin_pass",
+           [](Hook& hook, bool complete, bool may_be_unused) {
+             hook.begin_pass({.complete = complete, .may_be_unused = may_be_unused});
+           })
+      .def(
+          "state",
+          [](const Hook& hook) {
+            HookState state = hook.state();
+            return StateParts(std::move(state.tensors), std::move(state.values));
+          },
+          NoGil())
+      .def(
+          "load_state",
+          [](Hook& hook, std::map<std::string, at::Tensor> tensors,
+             std::map<std::string, std::string> values) {
+            hook.load_state({std::move(tensors), std::move(values)});
+          },
+          NoGil())
+      .def("reset", &Hook::reset, NoGil());
+  py::class_<PowerSGDHook, Hook, std::shared_ptr<PowerSGDHook>>(m, "PowerSGDHook")
+      .def("compression_stats", [](const PowerSGDHook& hook) {
+        const CompressionStats stats = hook.compression_stats();
+        return std::make_tuple(stats.rate, stats.elements_before, stats.elements_after);
+      });
+
+  m.def("make_hook", [](const std::string& spec) { return make_hook(spec); });
+  m.def("fp16_compress_wrapper", &fp16_compress_wrapper);
+  m.def("bf16_compress_wrapper", &bf16_compress_wrapper);
+  m.def(
+      "make_power_sgd",
+      [](bool batched, int64_t rank, int64_t start, double min_rate, bool error_feedback,
+         bool warm_start, double epsilon, uint64_t seed, int64_t logging_frequency,
+         bool batch) {
+        PowerSGDOptions options{.matrix_approximation_rank = rank,
+                                .start_powerSGD_iter = start,
+                                .min_compression_rate = min_rate,
+                                .use_error_feedback = error_feedback,
+                                .warm_start = warm_start,
+                                .orthogonalization_epsilon = epsilon,
+                                .random_seed = seed,
+                                .compression_stats_logging_frequency = logging_frequency,
+                                .batch_tensors_with_same_shape = batch};
+        return batched ? make_batched_power_sgd(options) : make_power_sgd(options);
+      },
+      py::arg("batched"), py::arg("matrix_approximation_rank"),
+      py::arg("start_powerSGD_iter"), py::arg("min_compression_rate"),
+      py::arg("use_error_feedback"), py::arg("warm_start"),
+      py::arg("orthogonalization_epsilon"), py::arg("random_seed"),
+      py::arg("compression_stats_logging_frequency"),
+      py::arg("batch_tensors_with_same_shape"));
+
+  m.def("hook_specs", [] {
+    using Type = DDPCommHookType;
+    py::dict specs;
+    const auto add = [&](const char* name, Type type) {
+      specs[name] = std::string(hook_spec(type));
+    };
+    add("ALLREDUCE", Type::ALLREDUCE);
+    add("FP16_COMPRESS", Type::FP16_COMPRESS);
+    add("BF16_COMPRESS", Type::BF16_COMPRESS);
+    add("QUANTIZE_PER_TENSOR", Type::QUANTIZE_PER_TENSOR);
+    add("QUANTIZE_PER_CHANNEL", Type::QUANTIZE_PER_CHANNEL);
+    add("POWER_SGD", Type::POWER_SGD);
+    add("POWER_SGD_RANK2", Type::POWER_SGD_RANK2);
+    add("BATCHED_POWER_SGD", Type::BATCHED_POWER_SGD);
+    add("BATCHED_POWER_SGD_RANK2", Type::BATCHED_POWER_SGD_RANK2);
+    add("NOOP", Type::NOOP);
+    return specs;
+  });
+  m.def("hook_table", [] {
+    py::list rows;
+    for (const HookEntry& entry : hook_table()) {
+      std::vector<std::string> options(entry.options.begin(), entry.options.end());
+      rows.append(py::make_tuple(std::string(entry.name), std::string(entry.summary),
+                                 std::move(options), entry.tolerance,
+                                 entry.error_feedback));
+    }
+    return rows;
+  });
+}
+
+void bind_reduction(py::module_& m) {
+  // Groups and Reducers are taken by reference: the holders that torch declares for them
+  // are private to its own files.
+  py::class_<Reduction, std::shared_ptr<Reduction>>(m, "Reduction")
+      .def(py::init([](c10d::ProcessGroup& group, const std::string& device,
+                       std::shared_ptr<Hook> hook) {
+        py::gil_scoped_release unlocked;
+        return ending_without_gil(
+            new Reduction(adopt(group, c10::Device(device).type()), std::move(hook)));
+      }))
+      .def("set_names", &Reduction::set_names, NoGil())
+      .def("set_hook", &Reduction::set_hook, NoGil())
+      .def_property_readonly("hook", &Reduction::hook)
+      .def(
+          "run",
+          [](Reduction& reduction, c10d::GradBucket& bucket) {
+            return to_python(reduction.run(bucket));
+          },
+          NoGil())
+      .def("stats", &Reduction::stats)
+      .def("close", &Reduction::close, NoGil());
+  m.def("close_all", &Reduction::close_all, NoGil());
+
+  py::class_<Desk, std::shared_ptr<Desk>>(m, "Desk")
+      .def(py::init<>())
+      .def(
+          "put_reduction",
+          [](Desk& desk, std::shared_ptr<Reduction> reduction) {
+            desk.put(std::move(reduction));
+          },
+          NoGil())
+      .def("put_python",
+           [](Desk& desk, py::object state, py::object hook) {
+             std::shared_ptr<c10d::CommHookInterface> other =
+                 std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook));
+             py::gil_scoped_release unlocked;
+             desk.put(std::move(other));
+           })
+      .def("attach", [](std::shared_ptr<Desk> desk, c10d::Reducer& reducer) {
+        attach(reducer, std::move(desk));
+      });
+}
+
+}  // namespace
+}  // namespace brigade::python
+
+PYBIND11_MODULE(_native, m) {
+  brigade::python::bind_errors(m);
+  brigade::python::bind_stats(m);
+  brigade::python::bind_hooks(m);
+  brigade::python::bind_reduction(m);
+}

@@ -1,0 +1,80 @@
+// A native hook at work over a group of torch.distributed: behind a Reducer of Python's
+// DDP, or called bucket by bucket as a comm hook.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace c10d {
+class ProcessGroup;
+class Reducer;
+}  // namespace c10d
+
+namespace brigade::python {
+
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+// Collective over `group`: what serves tensors of `device` in it. Does not keep the group
+// itself alive, only its backend and its store.
+ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
+
+// Thread-safe. No function here wants the GIL, or may be called with it.
+class Reduction {
+ public:
+  // Collective over `group`.
+  Reduction(ProcessGroup group, std::shared_ptr<Hook> hook);
+  ~Reduction();
+  Reduction(const Reduction&) = delete;
+  Reduction& operator=(const Reduction&) = delete;
+
+  // Parameters without a name are numbered in the order in which they come.
+  void set_names(const std::vector<std::pair<at::Tensor, std::string>>& names);
+  // Between iterations. Throws HookError once something has failed.
+  void set_hook(std::shared_ptr<Hook> hook);
+  std::shared_ptr<Hook> hook() const;
+  FuturePtr run(const c10d::GradBucket& bucket);
+  HookStats stats() const;
+  // Ends its threads; what is under way fails. A second call does nothing.
+  void close();
+  // All that are open. Before the interpreter ends: threads must not outlive it.
+  static void close_all();
+
+ private:
+  std::shared_ptr<engine::Engine> engine() const;
+  std::vector<std::string> names_of(const c10d::GradBucket& bucket);
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<engine::Engine> engine_;  // empty once closed
+  std::unordered_map<const c10::TensorImpl*, std::string> names_;
+  size_t unnamed_ = 0;
+};
+
+// What a Reducer gets, once and for ever: it asks who is on duty.
+class Desk {
+ public:
+  // Either a Reduction or any other comm hook.
+  void put(std::shared_ptr<Reduction> reduction);
+  void put(std::shared_ptr<c10d::CommHookInterface> other);
+  std::shared_ptr<Reduction> reduction() const;
+
+  FuturePtr run(c10d::GradBucket& bucket);
+  at::Tensor result_of(const c10::IValue& value);
+
+ private:
+  std::shared_ptr<c10d::CommHookInterface> other() const;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Reduction> reduction_;
+  std::shared_ptr<c10d::CommHookInterface> other_;
+};
+
+// Throws when the Reducer has a hook already.
+void attach(c10d::Reducer& reducer, std::shared_ptr<Desk> desk);
+
+}  // namespace brigade::python
