@@ -1,0 +1,58 @@
+// A slow network on one machine: every rank a host of its own, in a network namespace, with
+// a cable of a given rate. Needs root.
+//
+//   const ShapedLink link(2, parse_rate("100mbit", "--link"));
+//   launch(2, [&](int rank) { ProcessGroup group = link.join(rank); … }, …);
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/process_group.h"
+
+namespace brigade::tool {
+
+// Bits a second. "100mbit", "1gbit", "2.5 Gbit/s", "800k"; without a unit bits. Throws
+// ConfigError, which names `flag`, for anything else and outside of 8 kbit/s to 1 Tbit/s.
+double parse_rate(std::string_view text, std::string_view flag);
+// "100 Mbit/s"
+std::string rate_text(double bits_per_second);
+
+// Lives as long as this object and the workers: the namespaces have no names, so that
+// nothing is left, however the processes end.
+class ShapedLink {
+ public:
+  // Why there can be none here; empty: there can.
+  static std::string missing();
+
+  // `hosts` namespaces, joined by a switch; each sends at most `bits_per_second`. Throws
+  // Error. REQUIRES: this process has one thread.
+  ShapedLink(int hosts, double bits_per_second);
+  ~ShapedLink();
+  ShapedLink(const ShapedLink&) = delete;
+  ShapedLink& operator=(const ShapedLink&) = delete;
+
+  int hosts() const { return static_cast<int>(namespaces_.size()); }
+  const std::string& rate() const { return rate_; }  // "100 Mbit/s"
+  // Host `place`'s namespace as a file, for nsenter --net=PATH; good while this process
+  // lives.
+  std::string path(int place) const;
+  static std::string address(int place);
+  static constexpr const char* kInterface = "brg0";
+
+  // Collective, in a worker: moves this process to host `rank`, and makes the group of all
+  // hosts over the link. REQUIRES: called first, while the worker has one thread.
+  ProcessGroup join(int rank, std::optional<std::chrono::milliseconds> timeout = {}) const;
+  // The first half of it alone.
+  void enter(int place) const;
+
+ private:
+  std::vector<int> namespaces_;  // descriptors; workers inherit them
+  int switch_ = -1;
+  std::string rate_;
+};
+
+}  // namespace brigade::tool

@@ -1,0 +1,53 @@
+// What a command says while it works: on a terminal a line that follows what happens, else
+// plain lines.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brigade::tool {
+
+enum class Paint : std::uint8_t { none, bold, dim, green, red, yellow, blue, cyan };
+
+// Writes to stdout. One process at a time.
+class Terminal {
+ public:
+  // Looks at stdout, TERM, NO_COLOR and the locale.
+  Terminal();
+  // Whether lines can be written over.
+  bool live() const { return live_; }
+  bool utf8() const { return utf8_; }
+  // Columns; 80 where it is no terminal.
+  int width() const;
+
+  // `text` in a colour, where colours are wanted.
+  std::string paint(Paint paint, std::string_view text) const;
+  // "████░░░░", or "####----" where the locale has no UTF-8.
+  std::string bar(double fraction, int columns) const;
+
+  // Shows `text` as the line that follows what happens, in place of the one before; cut to
+  // the width. Does nothing where lines can't be written over.
+  void progress(const std::string& text);
+  // A line that stays; it takes the place of the progress line.
+  void line(const std::string& text = "");
+
+ private:
+  bool live_;
+  bool colours_;
+  bool utf8_;
+  bool open_ = false;  // whether a progress line is there
+};
+
+// How many columns `text` takes: without colours' codes, a letter of several bytes once.
+std::size_t columns_of(std::string_view text);
+// Adds spaces up to `columns`; negative: before the text.
+std::string padded(std::string_view text, int columns);
+// Lines of a table: the first column is text, all others are to the right. The first row is
+// the head.
+std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
+
+// "%.3f", and the like.
+std::string decimals(double value, int places);
+
+}  // namespace brigade::tool
