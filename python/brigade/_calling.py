@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 
+# DDP looks at the annotations of a comm hook: modules that have some do without "from __future__ import annotations".
 CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 

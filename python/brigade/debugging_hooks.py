@@ -1,7 +1,5 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks, in native code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

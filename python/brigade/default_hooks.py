@@ -1,7 +1,5 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.default_hooks, in native code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

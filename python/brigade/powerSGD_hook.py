@@ -1,7 +1,5 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

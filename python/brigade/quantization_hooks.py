@@ -1,7 +1,5 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks, in native code, and on Gloo too."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

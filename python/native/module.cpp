@@ -27,8 +27,15 @@ std::shared_ptr<T> ending_without_gil(T* made) {
   });
 }
 
-std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(FuturePtr future) {
-  return std::make_shared<torch::jit::PythonFutureWrapper>(std::move(future));
+// For a Reducer that has been given a Python hook a result must be a Python object.
+std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& future) {
+  return std::make_shared<torch::jit::PythonFutureWrapper>(future->then(
+      [](c10::ivalue::Future& done) {
+        const at::Tensor result = done.value().toTensor();
+        py::gil_scoped_acquire locked;
+        return torch::jit::toIValue(py::cast(result), c10::PyObjectType::get());
+      },
+      c10::PyObjectType::get()));
 }
 
 void bind_errors(py::module_& m) {

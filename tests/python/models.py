@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def small_net(width=32, layers=4):
+def small_net(width=32, layers=4, bias=True):
     torch.manual_seed(3)
-    return nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+    return nn.Sequential(*[nn.Linear(width, width, bias=bias) for _ in range(layers)])
 
 
 def wrap(module, buckets="many", **options):

@@ -48,7 +48,7 @@ class Team:
 
         context = multiprocessing.get_context("forkserver")
         # The server imports torch once, computes nothing, and forks: a worker is there in a moment.
-        context.set_forkserver_preload(["torch", "torch.distributed", "brigade", "pytest"])
+        context.set_forkserver_preload(["torch._dynamo", "brigade", "pytest"])
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.connections: list[Connection] = []
         self.processes = []
