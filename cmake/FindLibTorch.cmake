@@ -2,8 +2,8 @@
 # insists on a CUDA toolkit of its own choosing.
 #
 # Where it looks, first hit wins: LIBTORCH (variable or environment: a folder with include/ and lib/),
-# Torch_DIR, LibTorch_HINT (set by an installed brigade: where it was built), the active Python's torch, the
-# project's own .venv. A place the user named must be right; a Python is passed over, and LibTorch_PASSED_OVER
+# Torch_DIR, LibTorch_HINT (set by an installed brigade: where it was built), the torch of the Python that pip builds
+# a wheel for, the active Python's torch, the project's own .venv. A place the user named must be right; a Python is passed over, and LibTorch_PASSED_OVER
 # says why, when its torch has another version or its libraries do not load.
 #
 # Gives: LibTorch_FOUND, LibTorch_ROOT, LibTorch_VERSION, LibTorch_WHY (which of the places it was), and
@@ -32,8 +32,9 @@ function(_libtorch_from_python python why)
   if(NOT EXISTS "${python}")
     return()
   endif()
+  # -E: pip's build isolation hides the environment's packages by way of PYTHONPATH.
   execute_process(
-    COMMAND "${python}" -c "
+    COMMAND "${python}" -E -c "
 import importlib.util, sys
 sys.path = [p for p in sys.path if p]
 spec = importlib.util.find_spec('torch')
@@ -77,6 +78,8 @@ elseif(Torch_DIR)
   _libtorch_named("${Torch_DIR}/../../.." "Torch_DIR")
 elseif(EXISTS "${LibTorch_HINT}/include")
   _libtorch_named("${LibTorch_HINT}" "where brigade was built")
+elseif(SKBUILD)
+  _libtorch_from_python("${Python_EXECUTABLE}" "the Python that the wheel is for")
 else()
   _libtorch_from_python("${_libtorch_python}" "the active Python")
   if(NOT LibTorch_ROOT)

@@ -1,4 +1,8 @@
 # cmake --install: headers, libraries, the program, a CMake package and a pkg-config file.
+if(SKBUILD)
+  include(cmake/wheel.cmake)
+  return()
+endif()
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(_brigade_package "${CMAKE_INSTALL_LIBDIR}/cmake/brigade")

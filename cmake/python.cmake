@@ -13,7 +13,16 @@ function(_brigade_try_python python why)
   endif()
 endfunction()
 
-if(BRIGADE_TESTS OR BRIGADE_BENCH OR BRIGADE_PACKAGE)
+if(SKBUILD)
+  # The program goes into a wheel where what it needs is there; the hooks do without.
+  find_package(CLI11 QUIET)
+  find_package(nlohmann_json QUIET)
+  if(NOT (CLI11_FOUND AND nlohmann_json_FOUND))
+    set(BRIGADE_TOOLS OFF)
+    message(STATUS "the wheel will lack the brigade program: CLI11 or nlohmann-json is missing")
+  endif()
+  set(BRIGADE_PYTHON "${Python_EXECUTABLE}")
+elseif(BRIGADE_TESTS OR BRIGADE_BENCH OR BRIGADE_PACKAGE)
   find_program(_brigade_active_python NAMES python3 NO_CACHE)
   _brigade_try_python("${PROJECT_SOURCE_DIR}/.venv/bin/python3" "the project's .venv")
   _brigade_try_python("${_brigade_active_python}" "the active Python")
@@ -30,7 +39,7 @@ function(_brigade_find_package_python)
     set(BRIGADE_PACKAGE_WHY "no Python with torch 2.11" PARENT_SCOPE)
   else()
     execute_process(
-      COMMAND "${BRIGADE_PYTHON}" -c "import importlib.util, os, sysconfig
+      COMMAND "${BRIGADE_PYTHON}" -E -c "import importlib.util, os, sysconfig
 print(os.path.realpath(importlib.util.find_spec('torch').submodule_search_locations[0]))
 print(os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')))"
       WORKING_DIRECTORY / OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -49,4 +58,6 @@ endfunction()
 _brigade_find_package_python()
 if(BRIGADE_PACKAGE_ON)
   add_subdirectory(python)
+elseif(SKBUILD)
+  message(FATAL_ERROR "the Python package cannot be built: ${BRIGADE_PACKAGE_WHY}")
 endif()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A compiler launcher: takes a library object from the project's own build where that compiled the same source with the same
+"""A compiler launcher: takes an object from the project's own build where that compiled the same source with the same
 options, and runs the compiler everywhere else. So the test that builds the library inside a consumer checks the options of
 every source, and need not compile them all a second time.
 
@@ -8,6 +8,7 @@ reuse_objects.py BUILD_FOLDER COMPILER ARGUMENTS...
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ import sys
 # What may differ between the two builds: the output, the dependency file, the precompiled header.
 WITH_VALUE = {"-o", "-MF", "-MT", "-include"}
 DROPPED = {"-MD", "-Winvalid-pch", "-fpch-preprocess", "-g", "-g1"}
+
+
+TARGETS = re.compile(r"\bbrigade(_python|_tool|_nccl)?\.dir\b")
 
 
 def essence(arguments):
@@ -31,7 +35,7 @@ def essence(arguments):
 
 def built_object(build, source, arguments):
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["file"] == source and "brigade.dir" in entry.get("output", entry["command"]):
+        if entry["file"] == source and TARGETS.search(entry.get("output", entry["command"])):
             command = shlex.split(entry["command"])
             compiler = next(i for i, word in enumerate(command) if os.path.basename(word) in {"c++", "g++"})
             theirs = command[compiler + 1 :]
