@@ -17,6 +17,7 @@
 #include "brigade/error.h"
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
+#include "brigade/trace.h"
 
 namespace torch::nn {
 class Module;
@@ -183,6 +184,12 @@ class DdpCore {
   const std::shared_ptr<InBackward>& in_backward() const;
   // Of the present hook; zeros without one.
   HookStats hook_stats() const;
+  // While on, what the hook does is noted, until it is taken: some events for each bucket
+  // and step, so take them now and then. Off at first; nothing without a hook. With NCCL
+  // the times are those at which the host issued work, not those of the device.
+  void record_trace(bool on);
+  // What was noted since the last call, and forgets it; in no order. Between iterations.
+  std::vector<TraceEvent> take_trace();
 
   DdpLoggingData logging_data() const;
   const ProcessGroup& group() const;

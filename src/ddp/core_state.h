@@ -43,6 +43,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   bool drop_queued = false;
   // Whether the last pass that synchronises reduces all there is, see HookPass.
   bool pass_complete = true;
+  // Noted by engines that are gone, and whether the present one notes.
+  std::vector<TraceEvent> trace;
+  bool tracing = false;
   // Whether all ranks are known to have the same hook.
   bool hook_agreed = false;
 

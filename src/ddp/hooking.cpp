@@ -37,11 +37,14 @@ void DdpCore::State::make_engine(const std::string& name) {
   const ProcessGroup& over = hook_group ? hook_group : group;
   engine = engine::Engine::make(over, name.empty() ? over.unique_name("engine") : name);
   engine->set_hook(hook, /*agreed=*/true);  // agree_on_hook() sees to it
+  engine->trace().record(tracing);
   hook_agreed = false;
 }
 
 void DdpCore::State::close_engine() {
-  if (engine) engine->close();
+  if (!engine) return;
+  engine->close();
+  engine->trace().move_to(trace);
   engine.reset();
 }
 
@@ -138,6 +141,16 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
 }
 const std::shared_ptr<InBackward>& DdpCore::in_backward() const {
   return state_->in_backward;
+}
+
+void DdpCore::record_trace(bool on) {
+  state_->tracing = on;
+  if (state_->engine) state_->engine->trace().record(on);
+}
+
+std::vector<TraceEvent> DdpCore::take_trace() {
+  if (state_->engine) state_->engine->trace().move_to(state_->trace);
+  return std::exchange(state_->trace, {});
 }
 
 HookStats DdpCore::hook_stats() const {

@@ -31,6 +31,10 @@ struct Collective::Operation {
   }
   void finish() {
     work->wait();  // complete by now: throws its error, orders the current stream behind it
+    if (lane.run.engine->runs_through()) {
+      lane.run.note(TraceEvent::Kind::collective, lane.station, lane.key, issued,
+                    bytes_sent);
+    }
     if (unstage) unstage();
     std::lock_guard lock(lane.run.counting);
     lane.run.cost.wait_seconds +=
@@ -59,9 +63,12 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
   operation_->start();
   const size_t next = ++lane.station;
   const auto future = operation_->work->getFuture();
+  const auto issued = operation_->issued;
+  const int64_t bytes = operation_->bytes_sent;
   // From here on another thread may resume the coroutine, which owns *this: only copies.
-  future->addCallback([run = lane.run.shared_from_this(), next, key = lane.key,
-                       waiting](c10::ivalue::Future&) {
+  future->addCallback([run = lane.run.shared_from_this(), next, key = lane.key, waiting,
+                       issued, bytes](c10::ivalue::Future&) {
+    run->note(TraceEvent::Kind::collective, next - 1, key, issued, bytes);
     run->line->arrive(next, key, {run, waiting});
   });
 }

@@ -126,7 +126,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
   std::shared_ptr<Run> run = admit(std::move(bucket));
   order_stream(*run);
   if (runs_through_) {
-    run->resume(run->first_stretch());
+    run->resume(run->first_stretch(), 0, {run->ticket});
   } else {
     line_->open({run->ticket});
     line_->arrive(0, {run->ticket}, {run, run->first_stretch()});

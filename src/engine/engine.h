@@ -15,6 +15,7 @@
 #include "brigade/process_group.h"
 #include "engine/line.h"
 #include "engine/run.h"
+#include "engine/trace.h"
 
 namespace brigade::engine {
 
@@ -50,6 +51,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const ProcessGroup& group() const { return group_; }
   const std::string& name() const { return name_; }
   bool busy() const;
+  Trace& trace() { return trace_; }
 
   // ---- for Run and Comm
   // True when hooks run through at once on the calling thread: alone, or with NCCL, whose
@@ -76,6 +78,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::shared_ptr<Line> line_ = Line::make();
   std::shared_ptr<Hook> hook_;
   std::optional<c10::Stream> side_stream_;
+  Trace trace_;
   ProcessGroup
       station_groups_[kStations];  // each made and used by its station's thread alone
 

@@ -65,7 +65,7 @@ void Line::serve(size_t index) {
     auto next =
         station.waiting.extract(station.expected.extract(station.expected.begin()).value());
     lock.unlock();
-    next.mapped().run->resume(next.mapped().coroutine);
+    next.mapped().run->resume(next.mapped().coroutine, index, next.key());
     next = {};  // may end the bucket: not under the lock
     lock.lock();
   }

@@ -53,7 +53,7 @@ Run::Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
 
 Run::~Run() { root_.coroutine.destroy(); }
 
-void Run::resume(std::coroutine_handle<> coroutine) {
+void Run::resume(std::coroutine_handle<> coroutine, size_t station, const Key& key) {
   if (done_) return;
   const auto begin = Clock::now();
   {
@@ -66,8 +66,23 @@ void Run::resume(std::coroutine_handle<> coroutine) {
     if (stream) guard.emplace(*stream);
     coroutine.resume();
   }
+  note(TraceEvent::Kind::compute, station, key, begin);
   std::lock_guard lock(counting);
   cost.encode_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Run::note(TraceEvent::Kind kind, size_t station, const Key& key,
+               Clock::time_point begin, int64_t bytes) {
+  if (!engine->trace().recording()) return;
+  engine->trace().add({.kind = kind,
+                       .station = static_cast<int>(station),
+                       .step = step,
+                       .bucket = bucket.index(),
+                       .lane = key.size() > 1 ? static_cast<int>(key.back()) : -1,
+                       .bytes = bytes,
+                       .ready = started,
+                       .begin = begin,
+                       .end = Clock::now()});
 }
 
 Root Run::drive() {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "brigade/hook.h"
+#include "brigade/trace.h"
 #include "engine/line.h"
 
 namespace brigade::engine {
@@ -47,9 +48,13 @@ class Run : public std::enable_shared_from_this<Run> {
 
   std::coroutine_handle<> first_stretch() const { return root_.coroutine; }
   // Runs the next stretch, unless the bucket was given up meanwhile.
-  void resume(std::coroutine_handle<> coroutine);
+  void resume(std::coroutine_handle<> coroutine, size_t station, const Key& key);
   // Completes the future with an error, unless it is complete.
   void fail(std::exception_ptr error);
+
+  // Notes an event of the lane `key`, where the engine wants it.
+  void note(TraceEvent::Kind kind, size_t station, const Key& key, Clock::time_point begin,
+            int64_t bytes = 0);
 
   std::string describe() const;  // "hook 'fp16', bucket 3, step 17"
 
