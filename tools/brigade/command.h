@@ -10,6 +10,8 @@ namespace brigade::tool {
 // brigade/error.h has: ConfigError exits with 2, LaunchError with its own code, anything
 // else with 1.
 void add_demo(CLI::App& app, int& exit_code);
+void add_info(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
+void add_selftest(CLI::App& app, int& exit_code);
 
 }  // namespace brigade::tool

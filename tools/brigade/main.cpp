@@ -12,9 +12,12 @@
 
 namespace {
 
-using AddCommand = void (*)(CLI::App& app, int& exit_code);
-constexpr std::array<AddCommand, 2> kCommands{brigade::tool::add_demo,
-                                              brigade::tool::add_run};
+constexpr std::array kCommands{
+    &brigade::tool::add_demo,
+    &brigade::tool::add_info,
+    &brigade::tool::add_run,
+    &brigade::tool::add_selftest,
+};
 
 int fail(const std::string& command, const char* what, int exit_code) {
   std::fflush(stdout);
@@ -77,7 +80,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version,-V", "brigade " BRIGADE_VERSION);
   app.require_subcommand(0, 1);
   int exit_code = 0;
-  for (AddCommand add : kCommands) add(app, exit_code);
+  for (auto* add : kCommands) add(app, exit_code);
   const int code = run(app, argc, argv, exit_code);
   std::cout.flush();
   std::fflush(nullptr);
