@@ -18,8 +18,8 @@ extern const char brigade_digits_end[];
 
 namespace brigade::tool {
 
-DataSet digits() {
-  return parse_csv({brigade_digits_begin, brigade_digits_end}, 16, "the digits set");
-}
+std::string_view digits_text() { return {brigade_digits_begin, brigade_digits_end}; }
+
+DataSet digits() { return parse_csv(digits_text(), 16, "the digits set"); }
 
 }  // namespace brigade::tool

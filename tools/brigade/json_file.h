@@ -10,10 +10,6 @@ namespace brigade::tool {
 // a file that cannot be written is a usage error.
 void add_json_option(CLI::App& command, std::string& path);
 
-// Throws ConfigError unless a file can be made, or written, at `path`. Leaves nothing
-// behind. `flag` is what the error calls it.
-void check_writable(const std::string& flag, const std::string& path);
-
 // Nothing when `path` is empty. The file is there whole or, when this throws Error (a disk
 // that is full), as it was.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);

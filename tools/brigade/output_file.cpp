@@ -52,6 +52,13 @@ std::string cannot_write(const std::string& path, int error) {
   return "cannot write '" + path + "': " + std::strerror(error);
 }
 
+// A device or a pipe: renaming a file to its name would replace it.
+bool is_special(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
 }  // namespace
 
 void check_output_folder(const std::string& folder, std::string_view flag) {
@@ -73,20 +80,25 @@ void check_output_file(const std::string& path, std::string_view flag) {
   if (path.empty() || path.ends_with('/') || fs::is_directory(path)) {
     throw ConfigError(std::string(flag) + ": '" + path + "' is no name for a file");
   }
+  if (access(path.c_str(), F_OK) == 0 && access(path.c_str(), W_OK) != 0) {
+    throw ConfigError(std::string(flag) + ": " + cannot_write(path, errno));
+  }
+  if (is_special(path)) return;
   const std::string folder = fs::path(path).parent_path().string();
   check_output_folder(folder.empty() ? "." : folder, flag);
 }
 
 void write_whole(const std::string& path, std::string_view text) {
   const SignalsWait wait;
-  const std::string part = beside(path);
+  const bool special = is_special(path);
+  const std::string part = special ? path : beside(path);
   const int fd = open(part.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   if (fd < 0) throw Error(cannot_write(path, errno));
   int error = write_all(fd, text);
   if (close(fd) != 0 && error == 0) error = errno;  // some file systems notice only now
-  if (error == 0 && rename(part.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0 && !special && rename(part.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
-  unlink(part.c_str());
+  if (!special) unlink(part.c_str());
   throw Error(cannot_write(path, error));
 }
 
