@@ -17,11 +17,12 @@ import sys
 import time
 from statistics import median
 
+import package_rows
 from link import Link
 from teams import BUILD, ROOT, Team, WrongResult
 
 # Largest error of any gradient, as a share of the parameter's largest one.
-TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2,
+TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "noop": math.inf, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2,
              "quantize_per_channel": 3e-2, "quantize_per_tensor": 3e-2, "powersgd": 1e-3,
              "batched_powersgd": math.inf}  # of the whole bucket as one matrix: replicas are compared all the same
 SMALL = ["layers=3", "width=64", "batch=8"]
@@ -194,7 +195,7 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each job (default 7)")
-    parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,hook_memory")
+    parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,python,hook_memory")
     options = parser.parse_args()
     report, here, memory = Report(), machine(), {}
     print(f"{here['cpu']}, {here['cores']} cores, Linux {here['kernel']}, torch {here['torch']}, "
@@ -203,6 +204,7 @@ def main():
     parts = {"codec": lambda: codec_rows(report), "ddp": lambda: ddp_rows(report, options.rounds),
              "memory": lambda: memory_row(report), "hooks": lambda: hook_rows(report, options.rounds),
              "link": lambda: link_rows(report, options.rounds),
+             "python": lambda: package_rows.run(report, options.rounds, ratios, tolerance),
              "hook_memory": lambda: memory.update(hook_memory())}
     wanted = [part for part in options.only.split(",") if part] or list(parts)
     unknown = set(wanted) - set(parts)

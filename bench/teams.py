@@ -14,6 +14,7 @@ BUILD = Path(os.environ.get("BRIGADE_BUILD", ROOT / "build"))
 PROGRAMS = {
     "brigade": [str(BUILD / "bin/step_bench")],
     "torch": [sys.executable, str(ROOT / "bench/torch_step.py")],
+    "package": [sys.executable, str(ROOT / "bench/torch_step.py"), "package=brigade"],
 }
 PATIENCE = 180  # seconds for one command
 
@@ -43,6 +44,7 @@ class Team:
                 "LOCAL_RANK": str(rank % local), "LOCAL_WORLD_SIZE": str(local),
                 "MASTER_ADDR": address, "MASTER_PORT": port,
                 "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(BUILD / "python"),
             }
             if kind == "brigade" and ranks == 1:  # started alone: a group of one
                 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):

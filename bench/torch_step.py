@@ -1,4 +1,5 @@
-"""One rank of the job of step_bench.cpp, with torch's own DDP and hooks; same commands, same answers."""
+"""One rank of the job of step_bench.cpp, with torch's own DDP and hooks, or with package=brigade the Python package's on
+torch's DDP; same commands, same answers."""
 
 import ctypes
 import json
@@ -8,7 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -25,13 +26,19 @@ def make_model(layers, width):
     return model
 
 
-def register(ddp, spec):
+def register(ddp, spec, package):
     """`spec` as brigade names hooks; of PowerSGD's options those that the comparison uses."""
     name, _, options = spec.partition(":")
+    if package == "brigade" and name != "none":
+        import brigade
+
+        brigade.set_hook(ddp, spec)
+        return
     plain = {
         "allreduce": default_hooks.allreduce_hook,
         "fp16": default_hooks.fp16_compress_hook,
         "bf16": default_hooks.bf16_compress_hook,
+        "noop": debugging_hooks.noop_hook,
     }
     if name in plain:
         ddp.register_comm_hook(None, plain[name])
@@ -48,7 +55,7 @@ def register(ddp, spec):
 
 
 class Trainer:
-    def __init__(self, layers=3, width=64, batch=8, bucket_mb=0, views=1, hook="none"):
+    def __init__(self, layers=3, width=64, batch=8, bucket_mb=0, views=1, hook="none", package="torch"):
         dist.init_process_group("gloo")
         self.spec = hook
         self.model = make_model(layers, width)
@@ -61,7 +68,7 @@ class Trainer:
         self.base_kb = memory_kb("VmRSS")
         caps = {"bucket_cap_mb": bucket_mb} if bucket_mb else {}
         self.ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=bool(views), **caps)
-        register(self.ddp, hook)
+        register(self.ddp, hook, package)
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), 1e-4)
 
     def bring_runtime_in(self):
@@ -132,8 +139,9 @@ class Trainer:
 
 def main():
     given = dict(word.split("=", 1) for word in sys.argv[1:])
-    hook = given.pop("hook", "none")
-    trainer = Trainer(hook=hook, **{key: int(value) for key, value in given.items()})
+    words = {key: given.pop(key) for key in ("hook", "package") if key in given}
+    caps = {"bucket_mb": float(given.pop("bucket_mb", 0))}
+    trainer = Trainer(**words, **caps, **{key: int(value) for key, value in given.items()})
 
     def answer(value):
         print(json.dumps(value), flush=True)
