@@ -1,0 +1,176 @@
+"""What must not happen: a hang, a silent difference, a hook that holds the interpreter up."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import brigade
+import pytest
+import torch
+import torch.distributed as dist
+from models import rows, small_net, step, wrap
+from torch.nn.parallel import DistributedDataParallel
+
+
+def different_hooks():
+    model = wrap(small_net())
+    brigade.set_hook(model, "fp16" if dist.get_rank() == 0 else "bf16")
+    with pytest.raises(RuntimeError, match="the ranks have different hooks"):
+        step(model, rows())
+    with pytest.raises(RuntimeError, match=r"'bf16' on ranks 1\n  'fp16' on ranks 0"):
+        other = wrap(small_net())
+        brigade.set_hook(other, "fp16" if dist.get_rank() == 0 else "bf16")
+        step(other, rows())
+
+
+def test_different_hooks_are_told_before_a_gradient_moves(ranks):
+    ranks(2, different_hooks)
+
+
+def in_backward():
+    model = wrap(small_net())
+    brigade.set_hook(model, "fp16")
+    told = []
+
+    def exchange(gradient):
+        try:
+            brigade.set_hook(model, "bf16")
+        except brigade.Error as error:
+            told.append(str(error))
+
+    data = rows().requires_grad_()
+    data.register_hook(exchange)
+    step(model, data)
+    assert told and "between iterations" in told[0]
+
+
+def test_a_hook_is_not_exchanged_in_the_middle_of_backward(ranks):
+    ranks(2, in_backward)
+
+
+def interpreter_is_free():
+    """While the hook waits for the other rank, other Python threads run."""
+    model = wrap(small_net())
+    brigade.set_hook(model, "int8")
+    step(model, rows())
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    dist.barrier()
+    thread = threading.Thread(target=tick)
+    thread.start()
+    loss = model(rows(1)).square().mean()
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+    began = time.monotonic()
+    loss.backward()
+    ended = time.monotonic()
+    stop.set()
+    thread.join()
+    during = [began] + [when for when in ticks if began < when < ended] + [ended]
+    return ended - began, len(during)
+
+
+def test_the_interpreter_runs_while_a_hook_waits(ranks):
+    waited, ticks = ranks(2, interpreter_is_free)[0]
+    assert waited > 0.3
+    assert ticks > 20, f"{ticks} ticks of another thread in {waited:.2f} s"
+
+
+def many_lives(count):
+    """Models, hooks and groups made and dropped in every order."""
+    import gc
+    import itertools
+    import random
+
+    from brigade import default_hooks, powerSGD_hook
+
+    order = random.Random(1)  # the same on all ranks
+    for number, what in zip(range(count), itertools.cycle(("native", "called", "powersgd", "unused"))):
+        group = dist.new_group(list(range(dist.get_world_size())))
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=0)
+        model = DistributedDataParallel(small_net(layers=2), process_group=group, bucket_cap_mb=0.002)
+        if what == "powersgd":
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif what == "called":
+            model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        else:
+            brigade.set_hook(model, "int8")
+        if what != "unused":
+            for again in range(2):
+                step(model, rows(again))
+        things = {"group": group, "model": model, "state": state}
+        del group, model, state
+        names = list(things)
+        order.shuffle(names)
+        for name in names:
+            if name == "group":
+                dist.destroy_process_group(things[name])
+            del things[name]
+            if order.random() < 0.05:  # it takes a while, with torch's many objects
+                gc.collect()
+    return threading.active_count(), len(__import__("os").listdir("/proc/self/task"))
+
+
+def test_a_hundred_lives_end_in_any_order(ranks):
+    ranks(2, many_lives, 8)
+    before = ranks(2, many_lives, 8)
+    after = ranks(2, many_lives, 100)
+    for (_, few), (_, many) in zip(before, after):
+        assert many <= few + 4, f"threads grew from {few} to {many}"
+
+
+SCRIPT = textwrap.dedent("""
+    import torch, torch.distributed as dist, brigade
+    from torch.nn.parallel import DistributedDataParallel
+    torch.set_num_threads(1)
+    for end in ("destroy first", "drop first", "neither"):
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        brigade.set_hook(model, "int8")
+        for _ in range(3):
+            model(torch.ones(2, 8)).sum().backward()
+        if end == "destroy first":
+            dist.destroy_process_group()
+            del model
+        elif end == "drop first":
+            del model
+            dist.destroy_process_group()
+    print("done", rank, flush=True)
+    """)
+
+
+def test_a_script_under_torchrun_ends_with_0_whatever_it_destroys(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
+        capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("done") == 2
+
+
+def spawned(rank, port):
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    brigade.set_hook(model, "int8")
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+
+
+def test_workers_of_mp_spawn_end_without_destroying_anything():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    torch.multiprocessing.spawn(spawned, args=(store.port,), nprocs=2)
+
+
+def test_the_program_is_passed_through():
+    said = subprocess.run([sys.executable, "-m", "brigade", "--version"], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0 and said.stdout.startswith("brigade "), said
