@@ -7,5 +7,7 @@
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
+#include "brigade/optim/zero.h"
+#include "brigade/optim/zero_hooks.h"
 #include "brigade/process_group.h"
 #include "brigade/sampler.h"

@@ -31,6 +31,9 @@
 namespace brigade {
 
 class DistributedSampler;
+namespace optim {
+class ShardedOptimizer;
+}
 
 // What one part of a run stores.
 struct PartState {
@@ -77,6 +80,9 @@ CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
 // ConfigError for another optimizer, or a parameter that is not the model's.
 CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer, torch::nn::Module& model,
                               std::string name = "optimizer");
+// A ZeroRedundancyOptimizer or the hook "zero": state and options, a shard a rank, whatever
+// the number of ranks that loads. Parameters and optimizers must match.
+CheckpointPart zero_part(optim::ShardedOptimizer& optimizer, std::string name = "zero");
 // What the hook keeps, a shard a rank; at another number of ranks combine_states() of it.
 // The hook and its options must be those of the run that saved.
 CheckpointPart hook_part(DdpCore& core, std::string name = "hook");

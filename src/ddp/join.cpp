@@ -49,6 +49,7 @@ void shadow_pass(DdpCore::State& s) {
     s.sum_over_ranks(at::zeros_like(s.reducer->get_local_used_map_on_device()));
   };
   if (static_first_pass) match_used_map();  // there it goes before the buckets
+  if (s.hook) s.hook->begin_pass({.may_be_unused = s.may_leave_unused()});
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> results;
   for (c10d::GradBucket& bucket : s.reducer->get_grad_buckets()) {
     results.push_back(s.reducer->run_comm_hook(bucket));

@@ -5,8 +5,19 @@
 namespace brigade::optim {
 namespace {
 
-// The part of `flat` that belongs to a parameter, laid out as the Reducer lays it out: like
-// the parameter where that is dense.
+void clip(at::Tensor gradient, double value) {
+  if (gradient.is_sparse()) gradient = gradient._values();
+  gradient.clamp_(-value, value);
+}
+
+Task<at::Tensor> average(const at::Tensor& buffer, Comm& comm) {
+  at::Tensor values = buffer.div(comm.size());
+  co_await comm.all_reduce(values);
+  co_return values.coalesce();
+}
+
+}  // namespace
+
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter,
                        int64_t offset) {
   if (flat.is_sparse()) return flat;
@@ -26,19 +37,6 @@ void write_gradient(at::Tensor& parameter, const at::Tensor& reduced) {
     gradient = reduced.clone().to(parameter.scalar_type());
   }
 }
-
-void clip(at::Tensor gradient, double value) {
-  if (gradient.is_sparse()) gradient = gradient._values();
-  gradient.clamp_(-value, value);
-}
-
-Task<at::Tensor> average(const at::Tensor& buffer, Comm& comm) {
-  at::Tensor values = buffer.div(comm.size());
-  co_await comm.all_reduce(values);
-  co_return values.coalesce();
-}
-
-}  // namespace
 
 void check(const StepOptions& options) {
   if (options.clip_grad_norm) {
@@ -78,58 +76,65 @@ void StepHook::begin_pass(const HookPass& pass) {
   inner_->begin_pass(pass);
 }
 
-std::vector<StepHook::Item> StepHook::items_of(const Bucket& bucket) const {
+std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass) {
   const bool sparse = bucket.buffer().is_sparse();
   std::vector<at::Tensor> gradients;
   if (!sparse) gradients = bucket.gradients();
-  std::vector<Item> items;
+  std::vector<BucketItem> items;
   for (const at::Tensor& parameter : bucket.parameters()) {
     const size_t index = items.size();
     items.push_back({.parameter = parameter,
                      .offset = sparse ? 0
                                       : gradients[index].storage_offset() -
                                             bucket.buffer().storage_offset(),
-                     .used = !pass_.may_be_unused || parameter.grad().defined(),
-                     .attached = pass_.complete ? plan_->find(parameter) : nullptr});
+                     .used = !pass.may_be_unused || parameter.grad().defined()});
   }
   return items;
 }
 
-Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
+Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm& comm) {
+  at::Tensor used = at::empty({static_cast<int64_t>(items.size())}, at::kFloat);
+  for (size_t i = 0; i < items.size(); ++i) used.data_ptr<float>()[i] = items[i].used;
+  at::Tensor shared = used.to(device);
+  co_await comm.all_reduce(shared);
+  used.copy_(shared);
+  for (size_t i = 0; i < items.size(); ++i) items[i].used = used.data_ptr<float>()[i] > 0;
+}
+
+Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm) {
   const at::Tensor buffer = bucket.buffer();
-  std::vector<Item> items = items_of(bucket);
-  if (pass_.may_be_unused) {
-    // A parameter that no rank used has no gradient after an ordinary pass, and an
-    // optimizer passes over it: so must this one.
-    at::Tensor used = at::empty({static_cast<int64_t>(items.size())}, at::kFloat);
-    for (size_t i = 0; i < items.size(); ++i) used.data_ptr<float>()[i] = items[i].used;
-    at::Tensor shared = used.to(buffer.device());
-    co_await comm.all_reduce(shared);
-    used.copy_(shared);
-    for (size_t i = 0; i < items.size(); ++i) items[i].used = used.data_ptr<float>()[i] > 0;
+  Reduced reduced;
+  reduced.items = items_of(bucket, pass_);
+  for (BucketItem& item : reduced.items) {
+    if (pass_.complete) item.attached = plan_->find(item.parameter);
   }
+  if (pass_.may_be_unused) co_await agree_on_used(reduced.items, buffer.device(), comm);
   if (owns_gradients_ && !buffer.is_sparse()) {
     // They are in the bucket; their memory is free for gradients that are still to come.
-    for (Item& item : items) {
+    for (BucketItem& item : reduced.items) {
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
   }
-  at::Tensor result;
   if (buffer.is_sparse()) {
-    result = co_await average(buffer, comm);
+    reduced.result = co_await average(buffer, comm);
   } else {
-    result = co_await inner_->reduce(bucket, comm);
+    reduced.result = co_await inner_->reduce(bucket, comm);
   }
-  finish(items, result);
-  co_return result;
+  co_return reduced;
 }
 
-void StepHook::finish(std::vector<Item>& items, const at::Tensor& result) {
+Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
+  Reduced reduced = co_await reduce_only(std::move(bucket), comm);
+  finish(reduced);
+  co_return reduced.result;
+}
+
+void StepHook::finish(Reduced& reduced) {
   at::NoGradGuard no_grad;
   std::lock_guard lock(stepping_);
-  for (Item& item : items) {
+  for (BucketItem& item : reduced.items) {
     if (!item.used) continue;
-    const at::Tensor gradient = gradient_in(result, item.parameter, item.offset);
+    const at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
     if (item.attached) {
       const StepOptions& options = item.attached->options;
       if (options.clip_grad_value) clip(gradient, *options.clip_grad_value);

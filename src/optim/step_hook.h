@@ -28,6 +28,25 @@ struct Plan {
   const Attached* find(const at::Tensor& parameter) const;
 };
 
+// A parameter of a bucket, and where in it its gradient lies.
+struct BucketItem {
+  at::Tensor parameter;
+  int64_t offset = 0;
+  bool used = true;  // by a rank
+  const Attached* attached = nullptr;
+};
+// `used`: on this rank.
+std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass);
+// Whether any rank used them: a parameter that none did has no gradient after an ordinary
+// pass, and an optimizer passes over it; so must one in the backward pass. `device`: the
+// bucket's.
+Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm& comm);
+// For hooks behind whose back nobody writes the parameters' grad().
+void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
+// The part of `flat` that belongs to a parameter, laid out as the Reducer lays it out: like
+// the parameter where that is dense.
+at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
+
 class StepHook : public Hook {
  public:
   // `owns_gradients`: nobody writes reduced gradients into the parameters' grad() but this
@@ -46,17 +65,19 @@ class StepHook : public Hook {
   void begin_pass(const HookPass& pass) override;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
- private:
-  // A parameter of the bucket, and where in it its gradient lies.
-  struct Item {
-    at::Tensor parameter;
-    int64_t offset = 0;
-    bool used = true;  // by a rank
-    const Attached* attached = nullptr;
+ protected:
+  // A bucket that the inner hook is done with.
+  struct Reduced {
+    std::vector<BucketItem> items;
+    at::Tensor result;
   };
-  std::vector<Item> items_of(const Bucket& bucket) const;
-  void finish(std::vector<Item>& items, const at::Tensor& result);
+  Task<Reduced> reduce_only(Bucket bucket, Comm& comm);
+  // Steps its parameters.
+  void finish(Reduced& reduced);
+  const HookPass& pass() const { return pass_; }
+  std::string inner_name() const { return inner_->name(); }
 
+ private:
   const std::shared_ptr<Hook> inner_;
   const std::shared_ptr<const Plan> plan_;
   const bool owns_gradients_;

@@ -9,6 +9,7 @@
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/optim/zero_hooks.h"
 #include "brigade/sampler.h"
 
 namespace brigade::testing {
@@ -47,16 +48,26 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
 
 class SmallRun {
  public:
-  // Takes up the checkpoint in `folder`, if there is one.
+  // Takes up the checkpoint in `folder`, if there is one. The optimizers "zero" (behind the
+  // hook) and "reduce_scatter" (instead of one) are ZeRO's.
   SmallRun(ProcessGroup group, std::string folder, const std::string& hook,
            const std::string& optimizer = "adam", int64_t width = 24)
       : group_(std::move(group)),
         folder_(std::move(folder)),
         net_(seeded(width)),
         ddp_(net_, group_, options()),
-        optimizer_(make_optimizer(optimizer, ddp_->parameters())),
         sampler_(101, group_) {
-    ddp_->set_hook(make_hook(hook));
+    if (optimizer == "reduce_scatter") {
+      sharded_ = optim::apply_zero_in_backward(ddp_, "adamw:lr=0.01");
+    } else if (optimizer == "zero") {
+      auto zero = std::make_shared<optim::ZeroRedundancyOptimizer>(ddp_, "adam:lr=0.01");
+      sharded_ = zero;
+      ddp_->set_hook(
+          optim::hook_with_zero_step_interleaved(make_hook(hook), ddp_, std::move(zero)));
+    } else {
+      optimizer_ = make_optimizer(optimizer, ddp_->parameters());
+      ddp_->set_hook(make_hook(hook));
+    }
     torch::manual_seed(100 + group_.rank());
     inputs_ = torch::randn({101, 16}, at::detail::createCPUGenerator(5));
     targets_ = (inputs_.sum(1) > 0).to(at::kLong) + 2 * (inputs_.select(1, 0) > 0);
@@ -65,9 +76,12 @@ class SmallRun {
   }
 
   std::vector<CheckpointPart> parts() {
-    return {model_part(*net_),       optimizer_part(*optimizer_, *net_),
-            hook_part(ddp_->core()), bucket_part(ddp_->core()),
-            sampler_part(sampler_),  random_part(),
+    return {model_part(*net_),
+            sharded_ ? zero_part(*sharded_) : optimizer_part(*optimizer_, *net_),
+            hook_part(ddp_->core()),
+            bucket_part(ddp_->core()),
+            sampler_part(sampler_),
+            random_part(),
             user_part(user_)};
   }
   void save(std::vector<CheckpointPart> more = {}) {
@@ -94,11 +108,11 @@ class SmallRun {
     const at::Tensor loss = torch::cross_entropy_loss(
         ddp_->forward(inputs_.index_select(0, batch)), targets_.index_select(0, batch));
     loss.backward();
-    optimizer_->step();
+    if (optimizer_) optimizer_->step();
     user_.tensors["last_loss"] = loss.detach();
     random_ = at::detail::getDefaultCPUGenerator().get_state();
     ++step_;
-    if (step_ % 50 == 0) optimizer_->param_groups()[0].options().set_lr(lr() * 0.7);
+    if (step_ % 50 == 0) set_lr(lr() * 0.7);
   }
 
   // Everything that the future of the run depends on, as one flat tensor.
@@ -119,11 +133,21 @@ class SmallRun {
   }
 
   int64_t step() const { return step_; }
-  double lr() { return optimizer_->param_groups()[0].options().get_lr(); }
+  double lr() {
+    return sharded_ ? sharded_->lr() : optimizer_->param_groups()[0].options().get_lr();
+  }
+  void set_lr(double lr) {
+    if (sharded_) {
+      sharded_->set_lr(lr);
+    } else {
+      optimizer_->param_groups()[0].options().set_lr(lr);
+    }
+  }
   PartState& user() { return user_; }
   SmallNet& net() { return net_; }
   DistributedSampler& sampler() { return sampler_; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::ShardedOptimizer& sharded() { return *sharded_; }
   DdpCore& core() { return ddp_->core(); }
 
  private:
@@ -146,6 +170,7 @@ class SmallRun {
   SmallNet net_;
   DistributedDataParallel<SmallNetImpl> ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<optim::ShardedOptimizer> sharded_;
   DistributedSampler sampler_;
   PartState user_;
   at::Tensor inputs_;

@@ -1,4 +1,4 @@
-// trainer FOLDER STEPS KILLS SEED: three small runs, one a hook, step by step side by side,
+// trainer FOLDER STEPS KILLS SEED: five small runs, one a hook, step by step side by side,
 // each with checkpoints of its own. In each of its first KILLS attempts one of the ranks
 // kills itself, at a step and in a phase that SEED chooses. Each rank says at the end what
 // became of its runs.
@@ -43,11 +43,14 @@ class Trainer {
   Trainer(const ProcessGroup& group, const std::string& folder, Kill kill)
       : group_(group), kill_(kill) {
     if (kill_.rank != group.rank()) kill_.step = -1;
-    const std::pair<const char*, const char*> kinds[] = {
-        {"allreduce", "adam"}, {"powersgd:rank=1,start=3", "sgd"}, {"int8", "adamw"}};
+    const std::pair<const char*, const char*> kinds[] = {{"allreduce", "adam"},
+                                                         {"powersgd:rank=1,start=3", "sgd"},
+                                                         {"int8", "adamw"},
+                                                         {"allreduce", "zero"},
+                                                         {"allreduce", "reduce_scatter"}};
     for (const auto& [hook, optimizer] : kinds)
-      runs_.push_back(std::make_unique<SmallRun>(
-          group, folder + "/" + std::string(hook).substr(0, 4), hook, optimizer));
+      runs_.push_back(
+          std::make_unique<SmallRun>(group, folder + "/" + optimizer, hook, optimizer));
   }
 
   void train(int64_t steps) {

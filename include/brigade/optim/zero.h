@@ -1,0 +1,209 @@
+// ZeRO: each rank keeps the optimizer's state of its share of the parameters, steps that
+// share, and hands the new values to all others. Training is the same as with the optimizer
+// on every rank; its state takes 1/ranks of the memory.
+//
+//   brigade::optim::ZeroRedundancyOptimizer zero(ddp, "adam:lr=0.001");
+//   loss(ddp->forward(data), target).backward();
+//   zero.step();
+//
+// brigade/optim/zero_hooks.h steps in the backward pass instead.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "brigade/ddp_core.h"
+#include "brigade/optim/optimizer.h"
+#include "brigade/process_group.h"
+
+namespace brigade::optim {
+
+// What steps one rank's share of a group of parameters.
+class ShardOptimizer {
+ public:
+  virtual ~ShardOptimizer() = default;
+  // By one thread at a time, with gradients disabled. The gradient is left as it is.
+  virtual void step_param(const at::Tensor& parameter, const at::Tensor& gradient) = 0;
+  virtual double lr() const = 0;
+  virtual void set_lr(double lr) = 0;
+  // As in Optimizer: shared tensors and options, by the names given; loading throws
+  // ConfigError, and changes nothing, where something does not fit.
+  virtual OptimizerState state(const NamedParameters& parameters) const = 0;
+  virtual void load_state(const OptimizerState& state,
+                          const NamedParameters& parameters) = 0;
+  // Name and options, readable.
+  virtual std::string fingerprint() const = 0;
+};
+
+// How a rank's optimizer is made: from text, as make_optimizer takes it; or by a function
+// of the share's parameters that gives an optimizer of brigade::optim or of torch::optim.
+// The tensors that the function gets share memory with the parameters, and are no others
+// than those the optimizer will step; there may be none of them. It is called again when
+// the share changes and when state is loaded, and must give the same kind each time.
+class ShardFactory {
+ public:
+  using Make =
+      std::function<std::shared_ptr<ShardOptimizer>(const std::vector<at::Tensor>& share)>;
+
+  ShardFactory(const char* spec) : ShardFactory(std::string(spec)) {}
+  ShardFactory(std::string spec);  // throws ConfigError for a bad one
+  template <class F>
+  requires std::is_invocable_v < F&, const std::vector<at::Tensor>
+  & > ShardFactory(F make) {
+    using Made = std::invoke_result_t<F&, const std::vector<at::Tensor>&>;
+    if constexpr (std::convertible_to<Made, std::shared_ptr<Optimizer>>) {
+      *this = of_functional(std::move(make));
+    } else {
+      *this = of_torch(std::move(make));
+    }
+  }
+
+  std::shared_ptr<ShardOptimizer> operator()(const std::vector<at::Tensor>& share) const {
+    return make_(share);
+  }
+
+ private:
+  template <class T>
+  using Maker = std::function<std::shared_ptr<T>(const std::vector<at::Tensor>& share)>;
+  ShardFactory() = default;
+  static ShardFactory of_functional(Maker<Optimizer> make);
+  static ShardFactory of_torch(Maker<torch::optim::Optimizer> make);
+
+  Make make_;
+};
+
+// Parameters that step alike. Names must differ in all groups together.
+struct ZeroGroup {
+  NamedParameters parameters;
+  ShardFactory optimizer;
+};
+
+struct ZeroOptions {
+  // ---- changes only speed or memory ----
+
+  // The parameters become views into one flat tensor for each owner, which is what step()
+  // broadcasts: no copies there. Whoever holds on to a parameter's old memory (through
+  // data_ptr() or detach()) no longer sees it change.
+  bool parameters_as_bucket_view = false;
+};
+
+// An optimizer whose state is spread over the ranks; zero_part (brigade/checkpoint.h) saves
+// any. Functions that say "collective" are called by all ranks of its group.
+class ShardedOptimizer {
+ public:
+  virtual ~ShardedOptimizer() = default;
+
+  // Of this rank, for as many ranks as now. Tensors are shared, not copied.
+  virtual OptimizerState shard_state() const = 0;
+  // What `shards` of shard_state() hold for this rank: with as many ranks as saved them,
+  // this rank's own is enough; otherwise all, by rank. Checks everything, changes nothing,
+  // throws ConfigError where it does not fit. What it gives makes the change, on all ranks
+  // together.
+  virtual std::function<void()> load_shards(const std::vector<OptimizerState>& shards,
+                                            int saved_ranks) = 0;
+
+  // Collective. Everybody's state in one, on rank `to`, in host memory; the others get an
+  // empty one. A key is "group.N/" and what the optimizer of that group calls it.
+  virtual OptimizerState consolidate(int to = 0) const = 0;
+  // Takes this rank's share of a consolidated state, of any number of ranks. All ranks load
+  // the same.
+  virtual void load_state(const OptimizerState& whole) = 0;
+
+  // In bytes, of the tensors kept on this rank.
+  int64_t state_bytes() const;
+
+  // From the next step on, on all ranks: of all groups, or of one.
+  virtual void set_lr(double lr) = 0;
+  virtual void set_lr(size_t group, double lr) = 0;
+  virtual double lr(size_t group = 0) const = 0;
+};
+
+// Parameters are given out by size, the largest first, each to the rank that has least so
+// far; a parameter is not divided. Not thread-safe.
+class ZeroRedundancyOptimizer : public ShardedOptimizer {
+ public:
+  // Collective. Throws ConfigError for bad input, and MismatchError, on every rank, where
+  // the ranks' parameters or optimizers differ.
+  ZeroRedundancyOptimizer(std::vector<ZeroGroup> groups, ProcessGroup group,
+                          ZeroOptions options = {});
+  // All parameters that `core` trains, over its group.
+  ZeroRedundancyOptimizer(DdpCore& core, ShardFactory optimizer, ZeroOptions options = {});
+  template <class Ddp>
+  requires requires(Ddp& ddp) { ddp->core(); }
+  ZeroRedundancyOptimizer(Ddp& ddp, ShardFactory optimizer, ZeroOptions options = {})
+      : ZeroRedundancyOptimizer(ddp->core(), std::move(optimizer), options) {}
+  ~ZeroRedundancyOptimizer() override;
+
+  // Collective. What there is stays with its owners.
+  void add_group(ZeroGroup group);
+
+  // Collective. Steps this rank's parameters that have a gradient, then every rank gets
+  // everyone's. REQUIRES: gradients that are equal on all ranks, as after backward().
+  void step();
+  void zero_grad(bool set_to_none = true) const;
+
+  OptimizerState shard_state() const override;
+  std::function<void()> load_shards(const std::vector<OptimizerState>& shards,
+                                    int saved_ranks) override;
+  OptimizerState consolidate(int to = 0) const override;
+  void load_state(const OptimizerState& whole) override;
+  void set_lr(double lr) override;
+  void set_lr(size_t group, double lr) override;
+  double lr(size_t group = 0) const override;
+
+  const ProcessGroup& group() const { return group_; }
+  // The rank that steps a parameter; -1: not one of these.
+  int owner(const at::Tensor& parameter) const;
+  // How many elements a rank owns.
+  int64_t share(int rank) const;
+  // This rank's optimizer of a group, until the next load, add_group or assign.
+  ShardOptimizer& local(size_t group = 0) { return *groups_.at(group).local; }
+  // Of all groups, readable; equal on all ranks.
+  std::string fingerprint() const;
+  // In the order given, all groups.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+  // ---- for hooks
+  // Steps the parameter if it is this rank's. By one thread at a time.
+  void step_own(const at::Tensor& parameter, const at::Tensor& gradient);
+  // Collective. Gives the parameters to these owners, in the order of parameters(); state
+  // moves with them.
+  void assign(const std::vector<int>& owners);
+
+ private:
+  struct Group {
+    NamedParameters parameters;
+    ShardFactory factory;
+    std::shared_ptr<ShardOptimizer> local = nullptr;
+  };
+  struct Place {
+    size_t index = 0;  // in parameters_
+    size_t group = 0;
+  };
+  struct Flats;
+  using Locals = std::vector<std::shared_ptr<ShardOptimizer>>;
+
+  void take_in(ZeroGroup group);
+  void agree() const;
+  NamedParameters share_of(const Group& group, const std::vector<int>& owners) const;
+  Locals fresh(const OptimizerState& state, const std::vector<int>& owners) const;
+  void become(Locals locals, std::vector<int> owners);
+  void send_parameters();
+
+  std::vector<Group> groups_;
+  const ProcessGroup group_;
+  const ZeroOptions options_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<int> owners_;  // by index
+  std::unordered_map<const c10::TensorImpl*, Place> places_;
+  std::unique_ptr<Flats> flats_;  // null: to be made
+};
+
+}  // namespace brigade::optim

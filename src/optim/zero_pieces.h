@@ -1,0 +1,85 @@
+// Parameters in pieces. Every parameter is cut into as many pieces of equal length (but for
+// one element) as there are ranks; each rank owns one. Which, changes from parameter to
+// parameter, so that what is left over is spread, too. It depends on nothing else: not on
+// buckets, not on other parameters.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "brigade/optim/zero.h"
+#include "optim/step_hook.h"
+
+namespace brigade::optim {
+
+struct Range {
+  int64_t begin = 0;
+  int64_t length = 0;
+};
+// The piece of parameter number `index`, of n elements, that belongs to `rank`.
+Range piece_of(int64_t n, size_t index, int rank, int ranks);
+
+// A parameter, and where all ranks' pieces of it lie in memory.
+class CutParameter {
+ public:
+  // REQUIRES: dense, no overlaps.
+  CutParameter(std::string name, at::Tensor parameter, size_t index, size_t group,
+               int ranks);
+  const std::string& name() const { return name_; }
+  const at::Tensor& parameter() const { return parameter_; }
+  size_t group() const { return group_; }
+  Range range(int rank) const {
+    return piece_of(parameter_.numel(), index_, rank, static_cast<int>(pieces_.size()));
+  }
+  // Flat, with the parameter's memory; the same tensor each time.
+  const at::Tensor& piece(int rank) const;
+
+ private:
+  std::string name_;
+  at::Tensor parameter_;
+  size_t index_;
+  size_t group_;
+  std::vector<at::Tensor> pieces_;
+};
+
+// A bucket's way over the wire: for each rank its pieces of all the bucket's parameters one
+// after the other, filled up to the same length.
+class PieceLayout {
+ public:
+  struct Item {
+    const CutParameter* parameter = nullptr;
+    int64_t offset = 0;  // of its gradient in the bucket
+    bool used = true;
+  };
+  PieceLayout(std::vector<Item> items, int ranks);
+
+  const std::vector<Item>& items() const { return items_; }
+  int64_t length() const { return length_; }  // a rank's
+  // All ranks' pieces of a bucket of gradients.
+  at::Tensor gather_gradients(const at::Tensor& bucket) const;
+  // A rank's pieces of the parameters into `chunk`; from everyone's chunks into the
+  // parameters, but for those of `me`.
+  void read(int rank, at::Tensor chunk) const;
+  void write(const at::Tensor& chunks, int me) const;
+
+ private:
+  std::vector<Item> items_;
+  int ranks_;
+  int64_t length_ = 0;
+  std::vector<int64_t> filled_;  // of each rank's chunk
+};
+
+// State of pieces, from shards of any number of ranks, as flat state of whole parameters,
+// and back. Keys that are of none of the parameters are passed over. Throws ConfigError
+// where a piece is missing.
+OptimizerState join_pieces(const std::vector<OptimizerState>& shards,
+                           const std::vector<CutParameter>& parameters);
+OptimizerState cut_pieces(const OptimizerState& whole,
+                          const std::vector<CutParameter>& parameters, int rank);
+// Flat state as one in the parameters' shapes, and back.
+OptimizerState shape_state(OptimizerState flat,
+                           const std::vector<CutParameter>& parameters);
+OptimizerState flatten_state(OptimizerState shaped,
+                             const std::vector<CutParameter>& parameters);
+
+}  // namespace brigade::optim
