@@ -25,6 +25,8 @@ from teams import BUILD, ROOT, Team, WrongResult
 TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "noop": math.inf, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2,
              "quantize_per_channel": 3e-2, "quantize_per_tensor": 3e-2, "powersgd": 1e-3,
              "batched_powersgd": math.inf}  # of the whole bucket as one matrix: replicas are compared all the same
+# The same of what a step changes; Adam magnifies the rounding of small gradients.
+STEP_TOLERANCE = 2e-2
 SMALL = ["layers=3", "width=64", "batch=8"]
 MB16 = ["layers=4", "width=1024", "batch=8"]
 MB64 = ["layers=16", "width=1024", "batch=8"]
@@ -102,14 +104,14 @@ def ddp_rows(report, rounds):
     against_torch(report, "DDP, 100 MB of gradients, 2 ranks: step / torch's", 1.02, 2, MB100, "none", 5, rounds, "step")
 
 
-def memory_of(kind, arguments, hook="none", ranks=2):
+def memory_of(kind, arguments, hook="none", ranks=2, bound=None):
     """Peak memory of steady training beyond the model's own, in bytes; then verified."""
     with Team(kind, ranks, arguments + [f"hook={hook}"]) as team:
         team.turn(4)
         peak = team.turn(6)["peak_kb"]
         if kind == "brigade":
             team.ask(f"hook {hook}")  # afresh: no error fed back from other data
-        team.verify(tolerance(hook))
+        team.verify(tolerance(hook) if bound is None else bound)
         return 1024 * (peak - team.started[0]["base_kb"])
 
 
@@ -151,6 +153,43 @@ def link_rows(report, rounds):
                     hooked.verify(tolerance(hook))
                     result = ratios([lambda: hooked.turn(3), lambda: plain.turn(2)], max(3, rounds // 2), "backward")
                     report.add(text.format(hook), target, result)
+
+
+def optimizer_rows(report, rounds):
+    """The optimizer in the backward pass against torch's after it."""
+    text = "Adam in backward, 64 MB, {}: step / torch::optim's after"
+
+    def compare(where, target, steps, **place):
+        def team(optimizer):
+            return Team("brigade", 2, MB64 + [f"optimizer={optimizer}"], **place)
+        with team("adam_in_backward") as ours, team("adam") as after:
+            ours.verify(STEP_TOLERANCE)
+            after.verify(tolerance("none"))
+            report.add(text.format(where), target,
+                       ratios([lambda: ours.turn(steps), lambda: after.turn(steps)], rounds, "step"))
+
+    compare("loopback", 1.0, 5)
+    why = Link.missing()
+    if why:
+        report.skip(text.format("1 Gbit/s"), why)
+        return
+    with Link("1gbit") as link:
+        compare("1 Gbit/s", 0.9, 2, hosts=link.hosts, address=link.address, interface=link.interface)
+
+
+def optimizer_memory():
+    """Peak memory of steps after and in the backward pass, beyond the model's, in multiples of the gradients (100 MB)."""
+    gradients = 25 * 4 * (1024 * 1024 + 1024)
+    print("\npeak memory beyond the model, SGD, 100 MB of gradients, 2 ranks:")
+    table = {}
+    for views in (0, 1):
+        for optimizer in ("sgd", "sgd_in_backward"):
+            arguments = MB100 + [f"views={views}", f"optimizer={optimizer}"]
+            bound = tolerance("none") if optimizer == "sgd" else STEP_TOLERANCE
+            what = f"bucket views {'on' if views else 'off'}, {optimizer}"
+            table[what] = memory_of("brigade", arguments, bound=bound) / gradients
+            print(f"  {what:<40} {table[what]:6.2f} x the gradients", flush=True)
+    return table
 
 
 def codec_rows(report):
@@ -195,9 +234,10 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each job (default 7)")
-    parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,python,hook_memory")
+    parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,python,"
+                        "optimizer,hook_memory,optimizer_memory")
     options = parser.parse_args()
-    report, here, memory = Report(), machine(), {}
+    report, here, memory, steps = Report(), machine(), {}, {}
     print(f"{here['cpu']}, {here['cores']} cores, Linux {here['kernel']}, torch {here['torch']}, "
           f"load {here['load'][0]:.1f}\n")
     print(f"{'':<60}{'ours':>9} {'other':>9}      ratio  target  verdict  over the rounds; of the quickest tenth")
@@ -205,7 +245,9 @@ def main():
              "memory": lambda: memory_row(report), "hooks": lambda: hook_rows(report, options.rounds),
              "link": lambda: link_rows(report, options.rounds),
              "python": lambda: package_rows.run(report, options.rounds, ratios, tolerance),
-             "hook_memory": lambda: memory.update(hook_memory())}
+             "optimizer": lambda: optimizer_rows(report, options.rounds),
+             "hook_memory": lambda: memory.update(hook_memory()),
+             "optimizer_memory": lambda: steps.update(optimizer_memory())}
     wanted = [part for part in options.only.split(",") if part] or list(parts)
     unknown = set(wanted) - set(parts)
     if unknown:
@@ -219,7 +261,8 @@ def main():
     here["load_after"] = list(os.getloadavg())
     results = ROOT / "build/bench/results.json"
     results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps({"machine": here, "rows": report.rows, "hook_memory": memory, "wrong": wrong}, indent=1))
+    results.write_text(json.dumps({"machine": here, "rows": report.rows, "hook_memory": memory,
+                                   "optimizer_memory": steps, "wrong": wrong}, indent=1))
     missed = [row["what"] for row in report.rows if row["verdict"] == "MISSED"]
     print(f"\n{len(report.rows)} rows, {len(missed)} missed; load {here['load_after'][0]:.1f}; {results.relative_to(ROOT)}")
     for what in missed:

@@ -3,11 +3,12 @@
 //   RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… step_bench layers=4 width=1024
 //   hook=fp16
 //
-// torch_step.py is the same in Python: same arguments, same commands, same answers. Reads
-// commands from stdin, one a line, equal on all ranks, and answers each with one line of
-// JSON:
+// optimizer=sgd or adam steps torch's after the backward pass, sgd_in_backward or
+// adam_in_backward brigade's in it. torch_step.py is the same in Python: same arguments but
+// for the optimizer, same commands, same answers. Reads commands from stdin, one a line,
+// equal on all ranks, and answers each with one line of JSON:
 //   turn N      trains N steps; seconds of every step and of its backward pass
-//   verify      one pass against the exact mean of the ranks' gradients
+//   verify      one pass against the exact mean of the ranks' gradients, or a step with it
 //   hook SPEC   another hook from now on; "none": the Reducer's own all-reduce
 #include <brigade/brigade.h>
 #include <brigade/launch.h>
@@ -40,9 +41,9 @@ int64_t memory_kb(const std::string& field) {
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 struct Settings {
-  std::map<std::string, std::string> values{{"layers", "3"}, {"width", "64"},
-                                            {"batch", "8"},  {"bucket_mb", "0"},
-                                            {"views", "1"},  {"hook", "none"}};
+  std::map<std::string, std::string> values{
+      {"layers", "3"}, {"width", "64"},  {"batch", "8"},      {"bucket_mb", "0"},
+      {"views", "1"},  {"hook", "none"}, {"optimizer", "sgd"}};
   explicit Settings(int argc, char** argv) {
     for (int index = 1; index < argc; ++index) {
       const std::string word = argv[index];
@@ -55,6 +56,17 @@ struct Settings {
   }
   int64_t number(const char* key) const { return std::stoll(values.at(key)); }
 };
+
+using Parameters = std::vector<at::Tensor>;
+constexpr double kLr = 1e-4;
+constexpr double kVisibleLr = 0.1;  // a step of it is more than the rounding of parameters
+
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const std::string& name,
+                                                         const Parameters& parameters) {
+  if (name == "sgd") return std::make_unique<torch::optim::SGD>(parameters, kLr);
+  if (name == "adam") return std::make_unique<torch::optim::Adam>(parameters, kLr);
+  throw brigade::ConfigError("step_bench: unknown optimizer '" + name + "'");
+}
 
 torch::nn::Sequential make_model(const Settings& settings) {
   torch::manual_seed(1);
@@ -91,7 +103,7 @@ class Trainer {
     }
     ddp_ = brigade::DistributedDataParallel<torch::nn::SequentialImpl>(model_.ptr(), group_,
                                                                        options);
-    optimizer_ = std::make_unique<torch::optim::SGD>(ddp_->parameters(), 1e-4);
+    make_optimizer(settings.values.at("optimizer"));
     hook(settings.values.at("hook"));
   }
 
@@ -113,7 +125,7 @@ class Trainer {
       const auto forward_end = Clock::now();
       error.backward();
       backward_times << (step ? "," : "") << seconds_since(forward_end);
-      optimizer_->step();
+      if (optimizer_) optimizer_->step();
       step_times << (step ? "," : "") << seconds_since(begin);
     }
     const int64_t peak = memory_kb("VmHWM");
@@ -134,36 +146,90 @@ class Trainer {
   // value, of the worst parameter. One row a rank, so that a matrix's gradient is of rank 1
   // on each rank: PowerSGD of rank 2 must reproduce the mean of two, and where it has rank
   // 1 all ranks get the same row.
+  // With the optimizer in the backward pass: of what the parameters change by.
   std::string verify() {
     const bool one_rank = spec_.rfind("powersgd:rank=1", 0) == 0;
     const at::Tensor row = one_rank ? shared_row_ : inputs_.narrow(0, 0, 1);
     for (int pass = 0; pass < 2; ++pass) gradients_of(row);
-    std::vector<at::Tensor> exact;
-    {
-      auto guard = ddp_->no_sync();
-      gradients_of(row);
-      for (const at::Tensor& parameter : ddp_->parameters()) {
-        exact.push_back(parameter.grad().to(at::kDouble));
-        group_.all_reduce(exact.back());
-        exact.back().div_(group_.size());
-      }
+    Parameters exact = exact_mean(row);
+    const Parameters before = copies(ddp_->parameters());
+    if (in_backward_) {
+      in_backward_->set_lr(kVisibleLr);
+      exact = changes_by(exact);
     }
     gradients_of(row);
     double worst = 0;
     const auto parameters = ddp_->parameters();
     for (size_t index = 0; index < parameters.size(); ++index) {
-      const at::Tensor off =
-          (parameters[index].grad().to(at::kDouble) - exact[index]).abs();
+      const at::Tensor found =
+          in_backward_ ? parameters[index] - before[index] : parameters[index].grad();
+      const at::Tensor off = (found.to(at::kDouble) - exact[index]).abs();
       const double share = (off.max() / exact[index].abs().max()).item<double>();
       worst = std::isnan(share) ? 1e9 : std::max(worst, share);
     }
     ddp_->zero_grad();
+    if (in_backward_) undo(before);
     std::ostringstream text;
     text << "{\"error\":" << worst << "}";
     return text.str();
   }
 
  private:
+  void make_optimizer(const std::string& name) {
+    const size_t place = name.find("_in_backward");
+    if (place == std::string::npos) {
+      optimizer_ = torch_optimizer(name, ddp_->parameters());
+      return;
+    }
+    in_backward_ = brigade::optim::make_optimizer(name.substr(0, place));
+    in_backward_->set_lr(kLr);
+    brigade::optim::apply_optimizer_in_backward(ddp_, in_backward_);
+  }
+  static Parameters copies(const Parameters& parameters) {
+    Parameters copies;
+    for (const at::Tensor& each : parameters) copies.push_back(each.detach().clone());
+    return copies;
+  }
+  void undo(const Parameters& before) {
+    torch::NoGradGuard no_grad;
+    in_backward_->set_lr(kLr);
+    const auto parameters = ddp_->parameters();
+    for (size_t index = 0; index < before.size(); ++index)
+      parameters[index].copy_(before[index]);
+  }
+  Parameters exact_mean(const at::Tensor& row) {
+    auto guard = ddp_->no_sync();
+    gradients_of(row);
+    Parameters exact;
+    for (const at::Tensor& parameter : ddp_->parameters()) {
+      exact.push_back(parameter.grad().to(at::kDouble));
+      group_.all_reduce(exact.back());
+      exact.back().div_(group_.size());
+    }
+    return exact;
+  }
+  // What a step with these gradients adds to the parameters, in float64, with ATen's
+  // operations. A second optimizer makes it, from the state of the first.
+  Parameters changes_by(const Parameters& gradients) {
+    const auto parameters = ddp_->parameters();
+    brigade::optim::NamedParameters named, named_copies;
+    for (size_t index = 0; index < parameters.size(); ++index) {
+      const std::string name = std::to_string(index);
+      named.emplace_back(name, parameters[index]);
+      named_copies.emplace_back(name, parameters[index].detach().to(at::kDouble));
+    }
+    auto state = in_backward_->state(named);
+    for (auto& [key, tensor] : state.tensors) tensor = tensor.to(at::kDouble);
+    const auto second = brigade::optim::make_optimizer(in_backward_->name());
+    second->load_state(state, named_copies);
+    Parameters changes;
+    for (size_t index = 0; index < parameters.size(); ++index) {
+      const at::Tensor& copy = named_copies[index].second;
+      second->step_param(copy, gradients[index]);
+      changes.push_back(copy - parameters[index].detach());
+    }
+    return changes;
+  }
   // What code and pools take once and for all is no part of what training takes.
   void bring_runtime_in() {
     brigade::DistributedDataParallel small(torch::nn::Linear(8, 8), group_);
@@ -194,7 +260,9 @@ class Trainer {
   brigade::ProcessGroup group_;
   torch::nn::Sequential model_;
   brigade::DistributedDataParallel<torch::nn::SequentialImpl> ddp_{nullptr};
-  std::unique_ptr<torch::optim::SGD> optimizer_;
+  // One of the two.
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<brigade::optim::Optimizer> in_backward_;
   std::string spec_;
   at::Tensor inputs_;
   at::Tensor shared_row_;

@@ -32,6 +32,7 @@ namespace brigade {
 
 class DistributedSampler;
 namespace optim {
+class Optimizer;
 class ShardedOptimizer;
 }
 
@@ -79,6 +80,10 @@ CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
 // loaded too: a learning rate that was changed while training comes back. Throws
 // ConfigError for another optimizer, or a parameter that is not the model's.
 CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer, torch::nn::Module& model,
+                              std::string name = "optimizer");
+// The same of one of brigade/optim, whether it steps in the backward pass or by hand: what
+// it keeps for each parameter of `model`, and its options.
+CheckpointPart optimizer_part(optim::Optimizer& optimizer, torch::nn::Module& model,
                               std::string name = "optimizer");
 // A ZeroRedundancyOptimizer or the hook "zero": state and options, a shard a rank, whatever
 // the number of ranks that loads. Parameters and optimizers must match.

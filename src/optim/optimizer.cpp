@@ -10,6 +10,9 @@ namespace {
 constexpr const char* kOptimizerKey = "optimizer";
 
 std::string shape_of(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
+std::string look_of(const at::Tensor& tensor) {
+  return c10::str(tensor.scalar_type(), " ", tensor.sizes());
+}
 
 }  // namespace
 
@@ -76,39 +79,50 @@ OptimizerState Optimizer::state(const NamedParameters& parameters) const {
 }
 
 void Optimizer::load_state(const OptimizerState& state, const NamedParameters& parameters) {
+  read_state(state, parameters)();
+}
+
+std::function<void()> Optimizer::read_state(const OptimizerState& state,
+                                            const NamedParameters& parameters) {
   const auto kind = state.values.find(kOptimizerKey);
   if (kind == state.values.end() || kind->second != name()) {
     throw ConfigError(name() + ": the state is of " +
                       (kind == state.values.end() ? "no optimizer" : kind->second));
   }
-  auto set_options = read_options(parameters, state.values);
-  const auto names = slot_names();
-  std::unordered_map<const c10::TensorImpl*, Slots> table;
+  auto table = std::make_shared<std::unordered_map<const c10::TensorImpl*, Slots>>();
   for (const auto& [name, parameter] : parameters) {
     if (!state.values.count(name + ".step")) continue;  // never stepped
-    double step = 0;
-    detail::parse(state.values, name + ".step", step);
-    Slots slots{parameter, static_cast<int64_t>(step), {}};
-    for (std::string_view kind : names) {
-      at::Tensor& mine = slots.tensors.emplace_back();
-      const auto found = state.tensors.find(name + "." + std::string(kind));
-      if (found == state.tensors.end()) continue;
-      if (found->second.sizes() != parameter.sizes()) {
-        throw ConfigError(this->name() + ": '" + found->first + "' has shape " +
-                          shape_of(found->second) + ", but the parameter has " +
-                          shape_of(parameter));
-      }
-      mine = at::empty_like(parameter, at::TensorOptions().requires_grad(false));
-      mine.copy_(found->second);
+    (*table)[parameter.unsafeGetTensorImpl()] = read_slots(state, name, parameter);
+  }
+  return [this, table, parameters, set_options = read_options(parameters, state.values)] {
+    std::lock_guard lock(mutex_);
+    for (const auto& [name, parameter] : parameters) {
+      table_.erase(parameter.unsafeGetTensorImpl());
     }
-    table[parameter.unsafeGetTensorImpl()] = std::move(slots);
+    table_.merge(*table);
+    set_options();
+  };
+}
+
+Slots Optimizer::read_slots(const OptimizerState& state, const std::string& parameter_name,
+                            const at::Tensor& parameter) const {
+  double step = 0;
+  detail::parse(state.values, parameter_name + ".step", step);
+  Slots slots{parameter, static_cast<int64_t>(step), {}};
+  for (std::string_view kind : slot_names()) {
+    at::Tensor& mine = slots.tensors.emplace_back();
+    const auto found = state.tensors.find(parameter_name + "." + std::string(kind));
+    if (found == state.tensors.end()) continue;
+    const at::Tensor& saved = found->second;
+    if (saved.sizes() != parameter.sizes() ||
+        saved.scalar_type() != parameter.scalar_type()) {
+      throw ConfigError(name() + ": '" + found->first + "' is " + look_of(saved) +
+                        ", but the parameter is " + look_of(parameter));
+    }
+    mine = at::empty_like(parameter, at::TensorOptions().requires_grad(false));
+    mine.copy_(saved);
   }
-  std::lock_guard lock(mutex_);
-  for (const auto& [name, parameter] : parameters) {
-    table_.erase(parameter.unsafeGetTensorImpl());
-  }
-  table_.merge(table);
-  set_options();
+  return slots;
 }
 
 void Optimizer::reset() {

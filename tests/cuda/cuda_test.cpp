@@ -174,6 +174,43 @@ TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
   });
 }
 
+TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{64, 64}, {700}, {40, 30}, {128, 33}};
+    for (const char* spec : {"allreduce", "int8", "powersgd:start=0,rank=2"}) {
+      for (const bool views : {false, true}) {
+        SCOPED_TRACE(std::string(spec) + (views ? " with views" : ""));
+        const auto trained = [&](bool in_backward) {
+          auto bag = bag_on_gpu(shapes, at::kFloat);
+          DistributedDataParallel ddp(
+              bag, group,
+              {.bucket_cap_mb = testing::kOneBucketEach, .gradient_as_bucket_view = views});
+          ddp->set_hook(make_hook(spec));
+          auto adam = std::make_shared<optim::Adam>(optim::AdamOptions{.lr = 0.1});
+          if (in_backward) optim::apply_optimizer_in_backward(ddp, adam);
+          for (int64_t step = 0; step < 4; ++step) {
+            std::vector<at::Tensor> inputs;
+            for (size_t index = 0; index < shapes.size(); ++index)
+              inputs.push_back(
+                  testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
+                      .to(kGpu));
+            const auto gradients = train(ddp, inputs);
+            for (size_t index = 0; index < shapes.size(); ++index) {
+              EXPECT_EQ(gradients[index].defined(), !in_backward);
+              if (!in_backward)
+                adam->step_param(bag->parameters_in_order[index], gradients[index]);
+            }
+          }
+          return bag->parameters_in_order;
+        };
+        const auto after = trained(false), inside = trained(true);
+        for (size_t index = 0; index < shapes.size(); ++index)
+          EXPECT_TRUE(at::equal(after[index], inside[index])) << index;
+      }
+    }
+  });
+}
+
 // Not a test of speed: prints what a backward pass of 64 MB costs, verified above.
 TEST_P(CudaHooks, PrintsTheTimeOfABackwardPassOf64MB) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {

@@ -14,7 +14,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, PYTHON = pathlib.Path(sys.argv[1]), sys.argv[2]
 DOCS = [
-    "README.md", "docs/getting_started.md", "docs/from_single_process_to_ddp.md", "docs/hooks.md", "docs/writing_a_hook.md"
+    "README.md", "docs/getting_started.md", "docs/from_single_process_to_ddp.md", "docs/hooks.md", "docs/writing_a_hook.md",
+    "docs/optimizers.md"
 ]
 # A fenced block, and the comment on the line before it that names its file.
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
@@ -92,6 +93,10 @@ class Examples(unittest.TestCase):
 
     def test_a_hook_of_the_programs_own_learns(self):
         self.learned(run(BIN / "brigade", "run", "-n", 2, BIN / "examples/custom_hook", "mixed"), 2)
+
+    def test_an_optimizer_in_the_backward_pass_learns(self):
+        program = BIN / "examples/optimizer_in_backward"
+        self.learned(run(BIN / "brigade", "run", "-n", 2, program), 2)
 
     @unittest.skipUnless(PYTHON, "no Python with torch here")
     def test_the_distributed_program_learns_under_torchrun(self):

@@ -63,8 +63,12 @@ class Optimizer {
   OptimizerState state(const NamedParameters& parameters) const;
   // Replaces the state of these parameters, and all options. Throws ConfigError, and
   // changes nothing, where `state` is of another optimizer, lacks something or has other
-  // shapes.
+  // shapes or dtypes.
   void load_state(const OptimizerState& state, const NamedParameters& parameters);
+  // The same in two parts: this one looks and copies, and what it returns makes the change
+  // and can't fail. The optimizer must outlive it.
+  std::function<void()> read_state(const OptimizerState& state,
+                                   const NamedParameters& parameters);
   // Forgets what it knows of all parameters; options stay.
   void reset();
 
@@ -87,6 +91,8 @@ class Optimizer {
 
  private:
   Slots& slots_of(const at::Tensor& parameter);
+  Slots read_slots(const OptimizerState& state, const std::string& parameter_name,
+                   const at::Tensor& parameter) const;
 
   mutable std::mutex mutex_;  // guards the table, not what is in it
   std::unordered_map<const c10::TensorImpl*, Slots> table_;

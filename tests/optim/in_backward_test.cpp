@@ -1,46 +1,17 @@
 // Stepping in the backward pass is stepping after it.
-#include <torch/torch.h>
+#include "brigade/optim/in_backward.h"
 
-#include <fstream>
+#include <torch/torch.h>
 
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/adam.h"
-#include "brigade/optim/in_backward.h"
 #include "brigade/optim/sgd.h"
-#include "optim/numbers.h"
+#include "optim/fork.h"
 
 namespace brigade::testing {
 namespace {
 
 using namespace brigade::optim;
-
-static_assert(FunctionalOptimizer<Adam>);
-static_assert(FunctionalOptimizer<TorchOptimizer>);
-static_assert(!FunctionalOptimizer<torch::optim::SGD>);
-
-// Three layers of which `second` may be left out, and one parameter in another layout.
-struct ForkImpl : torch::nn::Module {
-  explicit ForkImpl(torch::ScalarType dtype = torch::kFloat) {
-    torch::NoGradGuard no_grad;
-    mixed.set_data(mixed.t().contiguous().t());  // dense, but not in row order
-    to(dtype);
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool use_second = true) {
-    auto y = torch::tanh(torch::matmul(first(x), mixed));
-    if (use_second) y = y + second(y);
-    return last(y);
-  }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 16));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(16, 16));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 3));
-  torch::Tensor mixed = register_parameter("mixed", torch::randn({16, 16}) / 4);
-};
-TORCH_MODULE(Fork);
-
-Fork make_fork(int seed = 1) {
-  torch::manual_seed(seed);
-  return Fork();
-}
 
 struct Setting {
   std::string hook = "allreduce";
@@ -51,16 +22,10 @@ struct Setting {
   int micro_batches = 1;
   StepOptions step;
   int steps = 5;
+  torch::ScalarType dtype = torch::kFloat;
+  size_t buckets = 0;  // expected in the end; 0: any number
 };
 enum class How { after, hook, in_backward };
-
-using Ddp = DistributedDataParallel<ForkImpl>;
-
-void backward(Ddp& ddp, int number, bool use_second) {
-  auto x = share(batch(number, 12), ddp->group()).to(torch::kFloat);
-  auto y = share(target(number, 12), ddp->group()).to(torch::kFloat);
-  torch::mse_loss(ddp(x, use_second), y).backward();
-}
 
 void accumulate(Ddp& ddp, const Setting& setting, int step) {
   for (int micro = 0; micro < setting.micro_batches; ++micro) {
@@ -89,9 +54,10 @@ void step_after(Ddp& ddp, optim::Optimizer& optimizer, const Setting& setting) {
 // The parameters after training.
 std::vector<torch::Tensor> train(const ProcessGroup& group, const Setting& setting,
                                  How how) {
-  Fork net = make_fork();
+  Fork net = make_fork(setting.dtype);
   Ddp ddp(net, group, setting.ddp);
   auto optimizer = make_optimizer(setting.optimizer);
+  optimizer->set_lr(net->last->parameters(), 0.004);
   auto hook = make_hook(setting.hook);
   if (how == How::hook) {
     hook = hook_then_optimizer(hook, optimizer, {}, setting.step);
@@ -110,19 +76,15 @@ std::vector<torch::Tensor> train(const ProcessGroup& group, const Setting& setti
       EXPECT_FALSE(parameter.grad().defined());
     }
   }
+  if (setting.buckets) {
+    EXPECT_EQ(ddp->logging_data().bucket_bytes.size(), setting.buckets);
+  }
   for (const auto& parameter : net->parameters()) {
     auto root = parameter.detach().clone(torch::MemoryFormat::Contiguous);
     group.broadcast(root);
     EXPECT_TRUE(torch::equal(root, parameter)) << "replicas differ";
   }
   return net->parameters();
-}
-
-void expect_same_bits(const std::vector<torch::Tensor>& a,
-                      const std::vector<torch::Tensor>& b, const std::string& what) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(torch::equal(a[i], b[i])) << what << ", parameter " << i;
-  }
 }
 
 void expect_parity(int ranks, const Setting& setting, bool both_views = true) {
@@ -135,7 +97,7 @@ void expect_parity(int ranks, const Setting& setting, bool both_views = true) {
       const std::string what = s.hook + ", " + s.optimizer + (views ? ", views" : "");
       expect_same_bits(after, train(group, s, How::hook), what + ", hook");
       expect_same_bits(after, train(group, s, How::in_backward), what + ", in backward");
-      EXPECT_FALSE(torch::equal(after[0], make_fork()->parameters()[0]));
+      EXPECT_FALSE(torch::equal(after[0], make_fork(s.dtype)->parameters()[0]));
     }
   });
 }
@@ -156,6 +118,23 @@ TEST(OptimizerInBackward, EqualsItForEveryOptimizer) {
   for (std::string_view name : optimizer_names()) {
     expect_parity(4, {.optimizer = std::string(name) + ":lr=0.01"}, false);
   }
+}
+
+TEST(OptimizerInBackward, EqualsItWithOneBucketWithTwoAndWithSix) {
+  for (int ranks : {1, 4}) {
+    for (const char* hook : {"allreduce", "int8"}) {
+      for (auto [mib, buckets] :
+           {std::pair(1.0, 1U), {0.0015, 2U}, {kSmallBucket / 16, 6U}}) {
+        expect_parity(ranks,
+                      {.hook = hook, .ddp = {.bucket_cap_mb = mib}, .buckets = buckets},
+                      /*both_views=*/false);
+      }
+    }
+  }
+}
+
+TEST(OptimizerInBackward, EqualsItInHalfAndInDoublePrecision) {
+  for (auto dtype : {torch::kBFloat16, torch::kDouble}) expect_parity(2, {.dtype = dtype});
 }
 
 TEST(OptimizerInBackward, StepsOnlyWhenAccumulatedGradientsAreSynchronised) {
@@ -219,6 +198,84 @@ TEST(OptimizerInBackward, RefusesClippingByNormWithTheReason) {
                       apply_optimizer_in_backward(ddp, sgd, {}, {.clip_grad_norm = 1});
                     }),
                     "clip_grad_norm");
+  });
+}
+
+TEST(OptimizerInBackward, RanksWithoutInputLeftStepWithTheOthers) {
+  run_ranks(3, [](ProcessGroup group) {
+    for (bool unused : {false, true}) {
+      std::vector<std::vector<torch::Tensor>> results;
+      for (bool in_backward : {false, true}) {
+        Fork net = make_fork();
+        Ddp ddp(net, group,
+                {.find_unused_parameters = unused, .bucket_cap_mb = kSmallBucket});
+        auto adam = std::make_shared<Adam>(AdamOptions{.lr = 0.01});
+        ddp->set_hook(make_hook("allreduce"));
+        if (in_backward) apply_optimizer_in_backward(ddp, adam);
+        ddp->core().join([&] {
+          for (int step = 0; step < 2 * group.rank(); ++step) {
+            ddp->zero_grad();
+            backward(ddp, step, !unused);
+            if (!in_backward) step_after(ddp, *adam, {});
+          }
+        });
+        if (in_backward) {  // also on the rank that never had any
+          EXPECT_EQ(adam->state({{"w", net->last->weight}}).values.at("w.step"), "4");
+        }
+        results.push_back(net->parameters());
+      }
+      expect_same_bits(results[0], results[1], unused ? "unused" : "all used");
+    }
+  });
+}
+
+TEST(OptimizerInBackward, TheHookCanBeExchangedWhileTraining) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto trained = [&](How how) {
+      Fork net = make_fork();
+      Ddp ddp(net, group, {.bucket_cap_mb = kSmallBucket});
+      auto adam = std::make_shared<Adam>();
+      if (how == How::in_backward) apply_optimizer_in_backward(ddp, adam);
+      int step = 0;
+      for (const char* hook : {"fp16", "int8", "powersgd:start=0", "allreduce"}) {
+        ddp->set_hook(make_hook(hook));
+        for (int end = step + 2; step < end; ++step) {
+          ddp->zero_grad();
+          backward(ddp, step, true);
+          if (how == How::after) step_after(ddp, *adam, {});
+        }
+      }
+      return net->parameters();
+    };
+    expect_same_bits(trained(How::after), trained(How::in_backward), "exchanged");
+  });
+}
+
+TEST(OptimizerInBackward, AStepThatThrowsComesOutOfBackwardAndTrainingGoesOnAfterReset) {
+  run_ranks(2, [](ProcessGroup group) {
+    struct Stubborn {
+      void step_param(const at::Tensor& parameter, const at::Tensor& gradient) {
+        if (refuses) throw std::runtime_error("no step today");
+        inner.step_param(parameter, gradient);
+      }
+      bool refuses = false;
+      SGD inner;
+    };
+    Fork net = make_fork();
+    Ddp ddp(net, group, {.bucket_cap_mb = kSmallBucket});
+    auto stubborn = std::make_shared<Stubborn>();
+    apply_optimizer_in_backward(ddp, stubborn);
+    backward(ddp, 0, true);
+    stubborn->refuses = true;
+    expect_contains(thrown_text<std::exception>([&] { backward(ddp, 1, true); }),
+                    "no step today");
+    stubborn->refuses = false;
+    ddp->reset();
+    const torch::Tensor before = net->first->weight.detach().clone();
+    backward(ddp, 2, true);
+    EXPECT_FALSE(torch::equal(before, net->first->weight));
+    EXPECT_FALSE(net->first->weight.grad().defined());
+    expect_equal_replicas(*net->first, group);
   });
 }
 
@@ -329,54 +386,6 @@ TEST(OptimizerInBackward, RanksWithDifferentOptimizersAreTold) {
   });
 }
 
-// ---- torch::optim -----------------------------------------------------------------------
-
-TEST(TorchOptimizers, StepInTheBackwardPassWithTheirGroupsOptions) {
-  run_ranks(2, [](ProcessGroup group) {
-    const auto adam_of = [](Fork& net) {
-      using torch::optim::AdamOptions, torch::optim::OptimizerParamGroup;
-      std::vector<OptimizerParamGroup> groups;
-      groups.emplace_back(net->first->parameters(),
-                          std::make_unique<AdamOptions>(AdamOptions(0.1)));
-      groups.emplace_back(std::vector{net->second->weight, net->second->bias,
-                                      net->last->weight, net->last->bias, net->mixed});
-      return std::make_shared<torch::optim::Adam>(groups, AdamOptions(0.01).amsgrad(true));
-    };
-    Fork after_net = make_fork(), net = make_fork();
-    Ddp after(after_net, group, {.bucket_cap_mb = kSmallBucket});
-    Ddp ddp(net, group, {.bucket_cap_mb = kSmallBucket});
-    auto reference = adam_of(after_net), adam = adam_of(net);
-    after->set_hook(make_hook("allreduce"));
-    apply_optimizer_in_backward(ddp, functional(adam));
-    for (int step = 0; step < 4; ++step) {
-      for (auto* each : {&after, &ddp}) {
-        (*each)->zero_grad();
-        backward(*each, step, true);
-      }
-      reference->step();
-    }
-    expect_same_bits(after_net->parameters(), net->parameters(), "adam");
-    EXPECT_EQ(adam->param_groups()[0].params().size(), 2U);
-    EXPECT_EQ(adam->param_groups()[1].params().size(), 5U);
-  });
-}
-
-TEST(TorchOptimizers, OnesThatCanNotAreRefused) {
-  run_ranks(1, [](ProcessGroup) {
-    auto parameter = start().requires_grad_(), stranger = start();
-    expect_contains(thrown_text<ConfigError>([&] {
-                      functional(std::make_shared<torch::optim::LBFGS>(
-                          std::vector{parameter}, torch::optim::LBFGSOptions(1)));
-                    }),
-                    "LBFGS can't step in the backward pass");
-    auto sgd = functional(std::make_shared<torch::optim::SGD>(
-        std::vector{parameter}, torch::optim::SGDOptions(0.1)));
-    expect_contains(
-        thrown_text<ConfigError>([&] { sgd->step_param(stranger, gradient(0)); }),
-        "in no group");
-  });
-}
-
 // ---- sparse gradients -------------------------------------------------------------------
 
 struct WordsImpl : torch::nn::Module {
@@ -406,41 +415,6 @@ TEST(OptimizerInBackward, StepsParametersWithSparseGradients) {
     expect_equal_replicas(*net, group);
     EXPECT_FALSE(net->table->weight.grad().defined());
   });
-}
-
-// ---- memory: run with --gtest_also_run_disabled_tests -----------------------------------
-
-int64_t peak_kib() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6));
-  }
-  return 0;
-}
-
-TEST(Measure, DISABLED_PeakMemoryOfSgdOn256MiBOfParameters) {
-  for (How how : {How::after, How::in_backward}) {
-    for (bool views : {false, true}) {
-      run_ranks(2, [&](ProcessGroup group) {
-        torch::nn::Sequential net;
-        for (int i = 0; i < 64; ++i) net->push_back(torch::nn::Linear(1024, 1024));
-        DistributedDataParallel ddp(net.ptr(), group, {.gradient_as_bucket_view = views});
-        auto sgd = std::make_shared<SGD>(SGDOptions{.lr = 1e-3});
-        if (how == How::in_backward) apply_optimizer_in_backward(ddp, sgd);
-        for (int step = 0; step < 3; ++step) {
-          ddp(torch::ones({4, 1024})).sum().backward();
-          if (how == How::in_backward) continue;
-          for (const auto& p : net->parameters()) sgd->step_param(p, p.grad());
-          ddp->zero_grad();
-        }
-        if (group.rank() == 0) {
-          printf("%s, bucket views %s: peak %ld MiB\n",
-                 how == How::after ? "step after backward" : "step in backward",
-                 views ? "on" : "off", static_cast<long>(peak_kib() / 1024));
-        }
-      });
-    }
-  }
 }
 
 }  // namespace
