@@ -34,7 +34,15 @@ from ._native import (  # noqa: E402
     TimeoutError,
     close_all as _close_all,
 )
-from . import debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks  # noqa: E402
+from . import (  # noqa: E402
+    debugging_hooks,
+    default_hooks,
+    optim,
+    optimizer_overlap_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+)
 from ._setting import (  # noqa: E402
     HookEntry,
     hook_stats,
@@ -67,6 +75,9 @@ __all__ = [
     "hook_table",
     "load_state_dict",
     "make_hook",
+    "optim",
+    "optimizer_overlap_hooks",
+    "post_localSGD_hook",
     "powerSGD_hook",
     "quantization_hooks",
     "register_ddp_comm_hook",

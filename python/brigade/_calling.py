@@ -74,6 +74,25 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
     return mark
 
 
+def native_of(hook: str | _native.Hook | CommHook, state: Any = None) -> tuple[_native.Hook, str]:
+    """The native hook that a name, a Hook, or a comm hook of this package stands for, and what to call it."""
+    if isinstance(hook, str):
+        return _native.make_hook(hook), hook
+    if isinstance(hook, _native.Hook):
+        return hook, hook.name
+    native = getattr(hook, "native", None)
+    title = getattr(hook, "__qualname__", type(hook).__qualname__)
+    if native is None:
+        raise _native.ConfigError(f"'{title}' is no hook of brigade's: a name, a Hook or a comm hook of its modules is")
+    return native.make(state), title
+
+
+def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.ProcessGroup | None:
+    """The group that a comm hook of this package takes from its state."""
+    native = getattr(hook, "native", None)
+    return None if native is None else native.group_of(state)
+
+
 def stateless(spec: str) -> NativeHook:
     """A hook whose Python state is the process group, as in torch."""
     return NativeHook(lambda group: _native.make_hook(spec), lambda group: group)
@@ -98,7 +117,7 @@ def attachment_of(model: DistributedDataParallel) -> Attachment | None:
     return _attachments.get(model)
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
     if isinstance(model, DistributedDataParallel):
         return
     inner = getattr(model, "_orig_mod", None)  # of torch.compile
@@ -124,9 +143,9 @@ def _attach(model: DistributedDataParallel) -> Attachment:
 
 
 def install(model: DistributedDataParallel, hook: _native.Hook | None, function: CommHook | None, state: Any,
-            group: dist.ProcessGroup | None, title: str) -> None:
+            group: dist.ProcessGroup | None, title: str) -> Attachment:
     """Puts a native hook, or a Python one with its state, on duty."""
-    _check_model(model)
+    check_model(model)
     if torch._C._current_graph_task_id() != -1:
         raise _native.Error("set_hook: a backward pass is under way; set the hook between iterations")
     found = _attach(model)
@@ -141,6 +160,8 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
         _attachments[model] = found
     if model.logger is not None:
         model.logger._set_comm_hook_name(title)
+    found.desk.drop_gradients_of([])
+    return found
 
 
 def _install_native(model: DistributedDataParallel, found: Attachment, hook: _native.Hook,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import Attachment, CommHook, attachment_of, install
+from ._calling import Attachment, CommHook, attachment_of, group_of_hook, install, native_of
 
 
 class HookEntry(NamedTuple):
@@ -70,23 +70,16 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
         raise _native.ConfigError("state is for comm hooks, functions of (state, bucket); a name or a Hook has its own")
     if hook is None:
         hook = "allreduce"
-    if isinstance(hook, str):
-        made = _native.make_hook(hook)
-        install(model, made, None, None, process_group, hook)
-    elif isinstance(hook, _native.Hook):
-        install(model, hook, None, None, process_group, hook.name)
-    elif callable(hook):
-        native = getattr(hook, "native", None)
-        title = getattr(hook, "__qualname__", type(hook).__qualname__)
-        if native is None:
-            if process_group is not None:
-                raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
-            install(model, None, hook, state, None, title)
-        else:
-            group = process_group if process_group is not None else native.group_of(state)
-            install(model, native.make(state), None, None, group, title)
-    else:
+    if not isinstance(hook, (str, _native.Hook)) and not callable(hook):
         raise _native.ConfigError(f"expected a hook's name, a Hook or a function, got {type(hook).__qualname__}")
+    if callable(hook) and not hasattr(hook, "native"):
+        title = getattr(hook, "__qualname__", type(hook).__qualname__)
+        if process_group is not None:
+            raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
+        install(model, None, hook, state, None, title)
+        return
+    made, title = native_of(hook, state)
+    install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
 
 
 def _hooked(model: DistributedDataParallel) -> Attachment:

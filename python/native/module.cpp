@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "bindings.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "reduction.h"
@@ -205,6 +206,7 @@ void bind_reduction(py::module_& m) {
              py::gil_scoped_release unlocked;
              desk.put(std::move(other));
            })
+      .def("drop_gradients_of", &Desk::drop_gradients_of)
       .def("attach", [](std::shared_ptr<Desk> desk, c10d::Reducer& reducer) {
         attach(reducer, std::move(desk));
       });
@@ -218,4 +220,5 @@ PYBIND11_MODULE(_native, m) {
   brigade::python::bind_stats(m);
   brigade::python::bind_hooks(m);
   brigade::python::bind_reduction(m);
+  brigade::python::bind_optimizers(m);
 }

@@ -56,22 +56,27 @@ class Reduction {
 };
 
 // What a Reducer gets, once and for ever: it asks who is on duty.
-class Desk {
+class Desk : public std::enable_shared_from_this<Desk> {
  public:
   // Either a Reduction or any other comm hook.
   void put(std::shared_ptr<Reduction> reduction);
   void put(std::shared_ptr<c10d::CommHookInterface> other);
   std::shared_ptr<Reduction> reduction() const;
+  // At the end of each backward pass that reduces. Replaces what was given before.
+  void drop_gradients_of(std::vector<at::Tensor> parameters);
 
   FuturePtr run(c10d::GradBucket& bucket);
   at::Tensor result_of(const c10::IValue& value);
 
  private:
   std::shared_ptr<c10d::CommHookInterface> other() const;
+  void drop_at_end_of_backward();
 
   mutable std::mutex mutex_;
   std::shared_ptr<Reduction> reduction_;
   std::shared_ptr<c10d::CommHookInterface> other_;
+  std::vector<at::Tensor> dropped_;
+  bool drop_queued_ = false;
 };
 
 // Throws when the Reducer has a hook already.

@@ -50,6 +50,7 @@ def relative_error(found, exact):
 
 
 def same_on_all_ranks(tensors):
+    """Whether this rank has what rank 0 has."""
     flat = torch.cat([each.detach().flatten() for each in tensors])
     first = flat.clone()
     dist.broadcast(first, 0)

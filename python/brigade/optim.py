@@ -1,0 +1,155 @@
+"""Functional optimizers in native code: they step one parameter at a time, and so can work while gradients still arrive.
+
+Options have torch.optim's names and defaults. ``step_param(parameter, gradient)`` steps; with
+:func:`apply_optimizer_in_backward` nobody has to call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native
+from ._calling import CommHook, check_model, group_of_hook, install, native_of
+from ._native import Optimizer
+
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "RMSprop", "Rprop",
+           "apply_optimizer_in_backward", "load_state_dict", "make_optimizer", "state_dict"]
+
+# Options that torch has as pairs.
+_PAIRS = {"betas": ("beta1", "beta2"), "etas": ("eta_minus", "eta_plus"), "step_sizes": ("step_min", "step_max")}
+
+
+def make_optimizer(spec: str) -> Optimizer:
+    """An optimizer by name, with options after a colon.
+
+    >>> make_optimizer("sgd:lr=0.1,momentum=0.9").name
+    'sgd'
+    """
+    return _native.make_optimizer(spec)
+
+
+def _make(name: str, options: Mapping[str, Any]) -> Optimizer:
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        if key in _PAIRS:
+            flat.update(zip(_PAIRS[key], value))
+        else:
+            flat[key] = value
+    words = [f"{key}={int(value) if isinstance(value, bool) else repr(float(value))}" for key, value in flat.items()]
+    return _native.make_optimizer(name + (":" + ",".join(words) if words else ""))
+
+
+def SGD(**options: Any) -> Optimizer:
+    """lr, momentum, dampening, weight_decay, nesterov, maximize.
+
+    >>> weight = torch.ones(3)
+    >>> SGD(lr=0.5).step_param(weight, torch.ones(3))
+    >>> weight
+    tensor([0.5000, 0.5000, 0.5000])
+    """
+    return _make("sgd", options)
+
+
+def Adam(**options: Any) -> Optimizer:
+    """lr, betas, eps, weight_decay, amsgrad, maximize.
+
+    >>> Adam(lr=1e-3, betas=(0.9, 0.99)).name
+    'adam'
+    """
+    return _make("adam", options)
+
+
+def AdamW(**options: Any) -> Optimizer:
+    """lr, betas, eps, weight_decay, amsgrad, maximize.
+
+    >>> AdamW(lr=1e-3, weight_decay=0.1).name
+    'adamw'
+    """
+    return _make("adamw", options)
+
+
+def Adagrad(**options: Any) -> Optimizer:
+    """As torch.optim's."""
+    return _make("adagrad", options)
+
+
+def RMSprop(**options: Any) -> Optimizer:
+    """As torch.optim's."""
+    return _make("rmsprop", options)
+
+
+def Adadelta(**options: Any) -> Optimizer:
+    """As torch.optim's."""
+    return _make("adadelta", options)
+
+
+def Adamax(**options: Any) -> Optimizer:
+    """As torch.optim's."""
+    return _make("adamax", options)
+
+
+def Rprop(**options: Any) -> Optimizer:
+    """As torch.optim's."""
+    return _make("rprop", options)
+
+
+def _named(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    return list(inner.named_parameters())
+
+
+def state_dict(optimizer: Optimizer, module: torch.nn.Module) -> dict[str, Any]:
+    """What the optimizer keeps for the module's parameters, by their names. Tensors are shared, not copied.
+
+    >>> net, adam = torch.nn.Linear(2, 2), Adam()
+    >>> adam.step_param(net.bias, torch.ones(2))
+    >>> sorted(state_dict(adam, net)["tensors"])
+    ['bias.exp_avg', 'bias.exp_avg_sq']
+    """
+    tensors, values = optimizer.state(_named(module))
+    return {"tensors": tensors, "values": values}
+
+
+def load_state_dict(optimizer: Optimizer, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """What :func:`state_dict` gave, into an optimizer of the same kind."""
+    optimizer.load_state(dict(state["tensors"]), dict(state["values"]), _named(module))
+
+
+def apply_optimizer_in_backward(model: DistributedDataParallel, optimizer: Any,
+                                params: Iterable[torch.Tensor] | None = None, *,
+                                hook: str | _native.Hook | CommHook = "allreduce", state: Any = None,
+                                clip_grad_value: float | None = None) -> None:
+    """Steps each parameter as soon as its bucket is reduced, and drops its gradient at the end of backward().
+
+    Args:
+        model: torch's DistributedDataParallel.
+        optimizer: one of this module's, or any object with ``step_param(parameter, gradient)``.
+        params: those to step; none: all. The others keep their gradients.
+        hook, state: how gradients are reduced, as for :func:`brigade.set_hook`; native hooks only.
+        clip_grad_value: holds every element of a reduced gradient between -value and value.
+
+    Inside of ``no_sync`` gradients only accumulate. Works on CPUs and Gloo, where torch's way of this name does not.
+
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> apply_optimizer_in_backward(model, SGD(lr=0.1))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> model.module.weight.grad is None
+    True
+    """
+    check_model(model)
+    chosen = list(model.module.parameters()) if params is None else list(params)
+    chosen = [parameter for parameter in chosen if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)]
+    if not chosen:
+        raise _native.ConfigError("apply_optimizer_in_backward: none of the parameters is one that the model trains")
+    inner, title = native_of(hook, state)
+    views = bool(model.gradient_as_bucket_view)
+    stepping = _native.stepping(inner, optimizer, chosen, all=False, owns_gradients=not views,
+                                clip_grad_value=clip_grad_value)
+    attachment = install(model, stepping, None, None, group_of_hook(hook, state), f"{title} then optimizer")
+    attachment.desk.drop_gradients_of(chosen)
+    if not views:
+        model.reducer._set_optimizer_in_backward()

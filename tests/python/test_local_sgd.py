@@ -1,0 +1,103 @@
+"""Post-local SGD: our hook with torch's averagers and optimizer."""
+
+from collections import OrderedDict
+
+import brigade
+import pytest
+import torch
+import torch.distributed as dist
+from brigade.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+
+
+def stages(way, local_allreduce):
+    rank = dist.get_rank()
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    state = PostLocalSGDState(None, groups[rank // 2], 2, post_local_gradient_allreduce=local_allreduce)
+    module = small_net()
+    model = wrap(module)
+    if way == "set":
+        brigade.set_hook(model, post_localSGD_hook, state)
+    else:
+        model.register_comm_hook(state, post_localSGD_hook)
+    for number in range(2):
+        exact = exact_mean(module, rows(number))
+        assert relative_error(step(model, rows(number)), exact) < 1e-5
+    assert state.iter == 2
+    found = step(model, rows(5))
+    alone = small_net()
+    alone(rows(5)).square().mean().backward()
+    local = [parameter.grad for parameter in alone.parameters()]
+    if local_allreduce:
+        for each in local:
+            dist.all_reduce(each, group=groups[rank // 2])
+            each /= 2
+    assert relative_error(found, local) < 1e-5
+
+
+@pytest.mark.parametrize("way", ["set", "called"])
+@pytest.mark.parametrize("local_allreduce", [False, True])
+def test_gradients_are_averaged_globally_then_locally(ranks, way, local_allreduce):
+    ranks(4, stages, way, local_allreduce)
+
+
+def averaged(kind):
+    model = wrap(small_net())
+    model.register_comm_hook(PostLocalSGDState(None, None, 2, post_local_gradient_allreduce=False), post_localSGD_hook)
+    if kind == "periodic":
+        averager = PeriodicModelAverager(period=3, warmup_steps=2)
+    elif kind == "groups":
+        averager = PeriodicModelAverager(period=3, warmup_steps=2, process_group=dist.group.WORLD)
+    else:
+        levels = {"one level": [(3, 4)], "three levels": [(2, 2), (3, 4)]}[kind]
+        averager = HierarchicalModelAverager(OrderedDict(levels), warmup_steps=2)
+    optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.05), averager)
+    equal = []
+    for number in range(6):
+        step(model, rows(number))
+        optimizer.step()
+        equal.append(same_on_all_ranks(model.parameters()))
+    return equal
+
+
+@pytest.mark.parametrize("kind", ["periodic", "groups", "one level", "three levels"])
+def test_averagers_bring_replicas_together_again(ranks, kind):
+    # Counted by the averager from 0: steps 2 and 5 average, after the gradients went local at step 2.
+    for equal in ranks(4, averaged, kind)[1:]:  # each compares itself with rank 0
+        assert equal[:2] == [True, True]
+        assert not all(equal[2:]), "replicas never differed: nothing was local"
+        assert any(equal[2:]), "replicas never met again"
+
+
+def reloaded():
+    def start():
+        model = wrap(small_net(), "one")
+        model.register_comm_hook(PostLocalSGDState(None, None, 0, post_local_gradient_allreduce=False),
+                                 post_localSGD_hook)
+        averager = PeriodicModelAverager(period=4, warmup_steps=0)
+        return model, PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.05), averager)
+
+    def go(model, optimizer, numbers):
+        for number in numbers:
+            step(model, rows(number))
+            optimizer.step()
+
+    whole, optimizer = start()
+    go(whole, optimizer, range(3))
+    saved = {"model": {name: each.clone() for name, each in whole.module.state_dict().items()},
+             "optimizer": optimizer.state_dict()}
+    go(whole, optimizer, range(3, 6))
+    again, optimizer = start()
+    again.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    assert optimizer.averager.step == 3
+    go(again, optimizer, range(3, 6))
+    for one, other in zip(whole.parameters(), again.parameters()):
+        assert torch.equal(one, other)
+
+
+def test_a_post_local_sgd_optimizer_goes_on_after_a_reload(ranks):
+    ranks(2, reloaded)
