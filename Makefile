@@ -15,7 +15,7 @@ export LIBTORCH JOBS PREFIX DESTDIR
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' "$(scripts)/../Makefile"
 
-demo: ## two processes train a small network on handwritten digits, in a few seconds
+demo: ## a small network trained under every hook, side by side, in under a minute
 	@"$(scripts)/setup" && "$(scripts)/build" brigade_tool && "$(scripts)/demo" $(ARGS)
 
 test: ## build everything and run all tests

@@ -1,245 +1,325 @@
-// brigade demo: workers train one small network together, on real data, in a few seconds.
-#include <torch/torch.h>
+// brigade demo: one small network, trained on real data under every hook, side by side.
+#include <ATen/Parallel.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cinttypes>
-#include <cstdio>
-#include <fstream>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "brigade/brigade.h"
+#include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
+#include "brigade/process_group.h"
 #include "command.h"
+#include "demo_print.h"
+#include "demo_training.h"
+#include "demo_verdict.h"
 #include "digits.h"
+#include "metrics.h"
+#include "report.h"
+#include "shaped_link.h"
+#include "svg.h"
+#include "tensorboard.h"
+#include "terminal.h"
+#include "trace_file.h"
 
 namespace brigade::tool {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double kEnoughAccuracy = 0.9;
+constexpr int kDefaultSteps = 160;
+constexpr int kLinkSteps = 30;  // each takes a tenth of a second under plain all-reduce
+constexpr const char* kOff = "off";
 
 struct DemoOptions {
   int workers = 2;
-  int epochs = 8;
-  int steps = 0;  // 0: all of the epochs
+  int steps = 0;  // 0: the default
   int batch = 32;
+  double learning_rate = DemoTraining().learning_rate;
   std::uint64_t seed = 1;
+  std::vector<std::string> hooks;  // empty: all
+  std::string link = "100mbit";
+  std::string out = "out/demo";
   std::string json;
+
+  DemoTraining training() const {
+    return {.steps = steps > 0 ? steps : kDefaultSteps,
+            .batch = batch,
+            .learning_rate = learning_rate,
+            .seed = seed};
+  }
 };
 
-// Two convolutions, a pool, three dense layers.
-struct DigitNetImpl : torch::nn::Module {
-  DigitNetImpl() {
-    auto conv = [](int from, int to) {
-      return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 3).padding(1));
-    };
-    conv1 = register_module("conv1", conv(1, 32));
-    conv2 = register_module("conv2", conv(32, 64));
-    wide = register_module("wide", torch::nn::Linear(64 * 4 * 4, 224));
-    narrow = register_module("narrow", torch::nn::Linear(224, 128));
-    output = register_module("output", torch::nn::Linear(128, 10));
+// Every hook of the table, with options under which it works within so few steps.
+std::vector<std::string> all_hooks() {
+  std::vector<std::string> specs;
+  for (const HookEntry& entry : hook_table()) {
+    std::string spec(entry.name);
+    const bool starts_late =
+        std::ranges::find(entry.options, "start") != entry.options.end();
+    if (starts_late) spec += spec == "powersgd" ? ":rank=2,start=10" : ":start=10";
+    specs.push_back(spec);
   }
-  at::Tensor forward(const at::Tensor& pixels) {
-    at::Tensor x = torch::relu(conv1(pixels.view({-1, 1, 8, 8})));
-    x = torch::max_pool2d(torch::relu(conv2(x)), 2);
-    return output(torch::relu(narrow(torch::relu(wide(x.flatten(1))))));
-  }
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
-  torch::nn::Linear wide{nullptr}, narrow{nullptr}, output{nullptr};
-};
-TORCH_MODULE(DigitNet);
-
-// FNV-1a over every parameter and buffer: equal only if they are equal bit by bit.
-std::string fingerprint(const torch::nn::Module& module) {
-  std::uint64_t hash = 14695981039346656037U;
-  auto add = [&](const at::Tensor& tensor) {
-    at::Tensor flat = tensor.detach().contiguous();
-    const auto* bytes = static_cast<const unsigned char*>(flat.data_ptr());
-    for (std::size_t i = 0; i < flat.nbytes(); ++i)
-      hash = (hash ^ bytes[i]) * 1099511628211U;
-  };
-  for (const at::Tensor& parameter : module.parameters()) add(parameter);
-  for (const at::Tensor& buffer : module.buffers()) add(buffer);
-  char text[17];
-  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
-  return text;
+  return specs;
 }
 
-double accuracy(DigitNet& net, const DataSet& data) {
-  torch::NoGradGuard no_grad;
-  at::Tensor right = net->forward(data.features).argmax(1).eq(data.labels);
-  return right.to(at::kDouble).mean().item<double>();
+// A few that differ, for the slow link.
+std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
+  std::vector<std::string> some;
+  for (const std::string& spec : hooks) {
+    const std::string name = spec.substr(0, spec.find(':'));
+    for (const char* wanted : {"allreduce", "fp16", "int8", "powersgd"}) {
+      if (name == wanted) some.push_back(spec);
+    }
+  }
+  return some.size() > 1 ? some : hooks;
 }
 
-// Rank 0's report: on a terminal one line that follows every step, elsewhere a line now and
-// then.
-class Progress {
+// Carries a record from rank 0 to the process that started it.
+class Envelope {
  public:
-  Progress(int steps, bool shown)
-      : steps_(steps), shown_(shown), terminal_(isatty(STDOUT_FILENO) != 0) {}
-  bool due(int step) const { return shown_ && (step % 20 == 0 || step == steps_); }
-  void show(int step, double loss, double test_accuracy) const {
-    if (!shown_ || (!terminal_ && !due(step))) return;
-    std::printf("%s  step %4d/%d   loss %.4f   accuracy %.3f%s", terminal_ ? "\r" : "",
-                step, steps_, loss, test_accuracy, terminal_ && step < steps_ ? "" : "\n");
-    std::fflush(stdout);
+  Envelope() : fd_(memfd_create("brigade-demo", MFD_CLOEXEC)) {
+    if (fd_ < 0) throw Error("cannot make a file in memory");
+  }
+  ~Envelope() { close(fd_); }
+  Envelope(const Envelope&) = delete;
+  Envelope& operator=(const Envelope&) = delete;
+
+  void put(const RunRecord& record) const {
+    const std::string text = to_json(record).dump();
+    if (pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+      throw Error("cannot hand the results over: no memory");
+  }
+  RunRecord take() const {
+    std::string text(static_cast<std::size_t>(lseek(fd_, 0, SEEK_END)), '\0');
+    if (pread(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+      throw Error("cannot read the results");
+    return record_from_json(nlohmann::json::parse(text));
   }
 
  private:
-  int steps_;
-  bool shown_;
-  bool terminal_;
+  int fd_;
 };
 
-struct Outcome {
-  int steps = 0;
-  double seconds = 0;
-  double accuracy = 0;
-  std::int64_t tested = 0;
-  std::vector<double> losses;             // of rank 0, one a step
-  std::vector<std::string> fingerprints;  // by rank
-  DdpLoggingData ddp;
-  bool identical() const {
-    return std::all_of(fingerprints.begin(), fingerprints.end(),
-                       [&](const std::string& one) { return one == fingerprints[0]; });
-  }
-};
-
-void introduce(const torch::nn::Module& net, const DataSet& data,
-               const DemoOptions& options) {
-  std::int64_t parameters = 0;
-  for (const at::Tensor& parameter : net.parameters()) parameters += parameter.numel();
-  std::printf("%d worker%s train%s one network of %" PRId64 " parameters on %" PRId64
-              " digits\n",
-              options.workers, options.workers > 1 ? "s" : "",
-              options.workers > 1 ? "" : "s", parameters, data.size());
+// What the first steps of a process cost belongs to no hook.
+void warm_up(const ProcessGroup& group, const TrainAndTest& data, DemoTraining training) {
+  training.steps = 4;
+  DigitTraining some(group, data, "allreduce", training);
+  some.advance([] {});
 }
 
-Outcome train(const ProcessGroup& group, const DemoOptions& options) {
-  TrainAndTest data = split_every_fifth(digits());
-  torch::manual_seed(options.seed);
-  DigitNet net;
-  // Small buckets, so that there are several on their way at once even in a small network.
-  DistributedDataParallel ddp(net, group,
-                              {.bucket_cap_mb = 0.1, .gradient_as_bucket_view = true});
-  torch::optim::AdamW optimizer(ddp->parameters(), torch::optim::AdamWOptions(2e-3));
-  DistributedSampler sampler(data.train.size(), group, {.seed = options.seed});
-
-  int batch = options.batch;
-  int per_epoch = static_cast<int>((sampler.size() + batch - 1) / batch);
-  int steps = options.steps > 0 ? options.steps : options.epochs * per_epoch;
-  if (group.rank() == 0) introduce(*net, data.train, options);
-  const Progress progress(steps, group.rank() == 0);
-  Outcome outcome{.tested = data.test.size()};
-  if (group.rank() == 0) outcome.accuracy = accuracy(net, data.test);
-  auto begin = Clock::now();
-  for (int epoch = 0; outcome.steps < steps; ++epoch) {
-    sampler.set_epoch(epoch);
-    while (auto rows = sampler.next(batch)) {
-      at::Tensor index =
-          torch::tensor(std::vector<std::int64_t>(rows->begin(), rows->end()));
-      at::Tensor answer = ddp->forward(data.train.features.index_select(0, index));
-      at::Tensor loss = torch::nn::functional::cross_entropy(
-          answer, data.train.labels.index_select(0, index));
-      ddp->zero_grad();
-      loss.backward();
-      optimizer.step();
-      outcome.losses.push_back(loss.item<double>());
-      ++outcome.steps;
-      if (progress.due(outcome.steps)) outcome.accuracy = accuracy(net, data.test);
-      progress.show(outcome.steps, outcome.losses.back(), outcome.accuracy);
-      if (outcome.steps == steps) break;
+// What each worker does: the trainings take turns.
+RunRecord train_all(const ProcessGroup& group, const std::vector<std::string>& hooks,
+                    const DemoTraining& training, const std::string& link) {
+  const TrainAndTest data = split_every_fifth(digits());
+  warm_up(group, data, training);
+  Board board(group.rank() == 0, training.steps);
+  std::vector<std::unique_ptr<DigitTraining>> all;
+  for (const std::string& spec : hooks) {
+    all.push_back(std::make_unique<DigitTraining>(group, data, spec, training));
+    board.set(all.size() - 1, all.back()->series());
+  }
+  for (bool more = true; more;) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      more = all[i]->advance([&] {
+        board.set(i, all[i]->series());
+        board.draw();
+      });
     }
   }
-  outcome.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  outcome.fingerprints = group.exchange("the demo's replicas", fingerprint(*net));
-  outcome.ddp = ddp->logging_data();
-  return outcome;
-}
-
-void report(const Outcome& outcome, const DemoOptions& options) {
-  std::printf("\n  test accuracy  %.3f, on %" PRId64 " digits that were not trained on\n",
-              outcome.accuracy, outcome.tested);
-  if (outcome.identical()) {
-    std::printf("  replicas       bit-identical on all %d workers (%s)\n", options.workers,
-                outcome.fingerprints[0].c_str());
-  } else {
-    std::printf("  replicas       DIFFERENT:");
-    for (const std::string& one : outcome.fingerprints) std::printf(" %s", one.c_str());
-    std::printf("\n");
+  RunRecord record;
+  record.setup = {
+      {"network", demo_network()},
+      {"parameters", readable(static_cast<double>(demo_parameters()))},
+      {"digits", readable(static_cast<double>(data.train.size())) + " to train, " +
+                     std::to_string(data.test.size()) + " to test"},
+      {"threads a rank", std::to_string(at::get_num_threads())}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    record.series.push_back(all[i]->finish());
+    record.series.back().link = link;
+    board.set(i, record.series.back());
   }
-  std::printf("  gradients      %.2f MB a step, in %zu buckets\n",
-              static_cast<double>(outcome.ddp.parameter_bytes) / 1e6,
-              outcome.ddp.bucket_bytes.size());
-  std::printf("  time           %.1f s, %.1f ms a step\n", outcome.seconds,
-              outcome.seconds * 1000 / outcome.steps);
+  board.close();
+  return record;
 }
 
-void suggest() {
-  std::printf(
-      "\nTry next:\n"
-      "  brigade demo -n 4              the same with four workers\n"
-      "  brigade run -n 2 PROGRAM       your own program, in two processes\n"
-      "  docs/from_single_process_to_ddp.md   the five lines that make it distributed\n");
+RunRecord over_loopback(const DemoOptions& options, const std::vector<std::string>& hooks) {
+  const Envelope envelope;
+  launch(options.workers,
+         [&](int rank) {
+           const ProcessGroup group = init_process_group({.backend = "gloo"});
+           const RunRecord record = train_all(group, hooks, options.training(), "");
+           if (rank == 0) envelope.put(record);
+         },
+         {.prefix = false});
+  return envelope.take();
 }
 
-void write_json(const Outcome& outcome, const DemoOptions& options) {
-  nlohmann::json json = {{"workers", options.workers},
-                         {"seed", options.seed},
-                         {"batch_per_worker", options.batch},
-                         {"threads_per_worker", at::get_num_threads()},
-                         {"steps", outcome.steps},
-                         {"seconds", outcome.seconds},
-                         {"test_accuracy", outcome.accuracy},
-                         {"losses", outcome.losses},
-                         {"fingerprints", outcome.fingerprints},
-                         {"replicas_identical", outcome.identical()},
-                         {"gradient_bytes", outcome.ddp.parameter_bytes},
-                         {"bucket_bytes", outcome.ddp.bucket_bytes}};
-  std::ofstream file(options.json);
-  file << json.dump(2) << '\n';
-  file.close();
-  if (!file) throw ConfigError("--json: cannot write '" + options.json + "'");
+RunRecord over_link(const DemoOptions& options, const std::vector<std::string>& hooks,
+                    double rate) {
+  const ShapedLink link(options.workers, rate);
+  const Envelope envelope;
+  DemoTraining training = options.training();
+  training.steps = std::min(training.steps, kLinkSteps);
+  launch(options.workers,
+         [&](int rank) {
+           const ProcessGroup group = link.join(rank);
+           const RunRecord record = train_all(group, hooks, training, link.rate());
+           if (rank == 0) envelope.put(record);
+         },
+         {.prefix = false});
+  return envelope.take();
 }
 
-void work(const DemoOptions& options) {
-  ProcessGroup group = init_process_group({.backend = "gloo"});
-  Outcome outcome = train(group, options);
-  if (group.rank() != 0) return;
-  report(outcome, options);
-  if (!options.json.empty()) write_json(outcome, options);
-  if (!outcome.identical()) throw Error("the workers' replicas differ");
-  if (outcome.accuracy < kEnoughAccuracy) {
-    throw Error("test accuracy " + std::to_string(outcome.accuracy) +
-                " is below 0.9: the network has not learned (too few steps?)");
+void write_files(Terminal& terminal, const RunRecord& record, const DemoOptions& options) {
+  const auto show = [&](const std::string& name, const std::string& text,
+                        const std::string& what) {
+    const std::string path = options.out + "/" + name;
+    write_whole(path, text);
+    terminal.line("  " + padded(path, 34) + " " + terminal.paint(Paint::dim, what));
+  };
+  show("report.html", report_html(record), "charts and timelines, for a browser");
+  show("metrics.jsonl", metrics_text(record), "a line a step");
+  show("trace.json", trace_text(record), "for ui.perfetto.dev or chrome://tracing");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double seconds = std::chrono::duration<double>(now).count();
+  for (const Series& series : record.series) {
+    const std::string folder = options.out + "/tensorboard/" + series.hook +
+                               (series.link.empty() ? "" : "_over_link");
+    check_output_folder(folder, "--out");
+    write_whole(folder + "/events.out.tfevents.demo", tensorboard_text(series, seconds));
   }
-  suggest();
+  terminal.line("  " + padded(options.out + "/tensorboard", 34) + " " +
+                terminal.paint(Paint::dim, "for tensorboard --logdir"));
+  if (!options.json.empty()) write_whole(options.json, to_json(record).dump(1) + "\n");
+}
+
+void set_up(RunRecord& record, const DemoOptions& options, const std::string& command) {
+  const DemoTraining training = options.training();
+  record.title = "One network, every hook";
+  record.command = command;
+  std::vector<std::pair<std::string, std::string>> setup{
+      {"ranks", std::to_string(options.workers) + " processes, Gloo"},
+      {"steps", std::to_string(training.steps)},
+      {"batch", std::to_string(training.batch) + " digits a rank"},
+      {"learning rate", readable(training.learning_rate)},
+      {"seed", std::to_string(training.seed)}};
+  setup.insert(setup.end(), record.setup.begin(), record.setup.end());
+  const auto machine = machine_setup();
+  setup.insert(setup.end(), machine.begin(), machine.end());
+  record.setup = std::move(setup);
+}
+
+// Adds what the link shows, or says why it can't.
+void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
+              const std::vector<std::string>& hooks) {
+  if (options.link == kOff) return;
+  const double rate = parse_rate(options.link, "--link");
+  std::string missing =
+      options.workers > 1 ? ShapedLink::missing() : "one rank sends nothing";
+  terminal.line();
+  if (!missing.empty()) {
+    terminal.line("Not over a link of " + rate_text(rate) + ": " + missing + ".");
+    return;
+  }
+  terminal.line("The same over a real link of " + rate_text(rate) +
+                " between network namespaces:");
+  RunRecord slow = over_link(options, hooks_for_link(hooks), rate);
+  for (Series& series : slow.series) record.series.push_back(std::move(series));
+  record.setup.emplace_back("link", rate_text(rate) + " between network namespaces, " +
+                                        std::to_string(kLinkSteps) + " steps at most");
+}
+
+void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
+  for (const std::string& spec : hooks) make_hook(spec);
+  if (options.link != kOff) parse_rate(options.link, "--link");
+  check_output_folder(options.out, "--out");
+  if (!options.json.empty()) check_output_file(options.json, "--json");
+}
+
+int demo(const DemoOptions& options, const std::string& command) {
+  const std::vector<std::string> hooks =
+      options.hooks.empty() ? all_hooks() : options.hooks;
+  check(options, hooks);
+  Terminal terminal;
+  terminal.line(std::to_string(options.workers) +
+                (options.workers > 1 ? " ranks train" : " rank trains") +
+                " one network on handwritten digits under " + std::to_string(hooks.size()) +
+                (hooks.size() > 1 ? " hooks in turns:" : " hook:"));
+  RunRecord record = over_loopback(options, hooks);
+  set_up(record, options, command);
+  add_link(terminal, record, options, hooks);
+  record.verdict = verdict(record.series);
+
+  std::string link_title;
+  for (const Series& series : record.series) {
+    if (&series != &record.series[0] && series.link == link_title) continue;
+    link_title = series.link;
+    terminal.line();
+    terminal.line(terminal.paint(
+        Paint::bold, link_title.empty() ? "Over loopback" : "Over " + link_title));
+    print_table(terminal, record.series, link_title);
+  }
+  terminal.line();
+  const bool same = print_replicas(terminal, record.series);
+  for (const std::string& sentence : record.verdict) terminal.line(sentence);
+  terminal.line();
+  write_files(terminal, record, options);
+  if (!same) throw Error("the ranks' replicas differ");
+  const double accuracy = record.series[0].test_accuracy;
+  if (options.steps == 0 && accuracy < kEnoughAccuracy) {
+    throw Error("test accuracy under " + record.series[0].hook + " is " +
+                decimals(accuracy, 3) + ", below 0.9: the network has not learned");
+  }
+  print_suggestions(terminal);
+  return 0;
+}
+
+std::string typed(const DemoOptions& options) {
+  std::string text = "brigade demo -n " + std::to_string(options.workers);
+  if (options.steps > 0) text += " --steps " + std::to_string(options.steps);
+  if (options.batch != DemoOptions().batch)
+    text += " --batch " + std::to_string(options.batch);
+  if (options.learning_rate != DemoOptions().learning_rate)
+    text += " --lr " + readable(options.learning_rate);
+  if (options.seed != DemoOptions().seed) text += " --seed " + std::to_string(options.seed);
+  for (const std::string& hook : options.hooks) text += " --hook " + hook;
+  if (options.link != DemoOptions().link) text += " --link " + options.link;
+  return text;
 }
 
 }  // namespace
 
-void add_demo(CLI::App& app, int& /*exit_code*/) {
+void add_demo(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<DemoOptions>();
-  CLI::App* demo = app.add_subcommand(
-      "demo", "train a small network on handwritten digits with several workers");
-  demo->footer("Example:\n  brigade demo -n 4 --epochs 10 --json demo.json");
-  demo->add_option("-n,--workers", options->workers, "processes, each a replica")
+  CLI::App* command = app.add_subcommand(
+      "demo", "train a small network on handwritten digits under every hook");
+  command->footer(
+      "Example:\n  brigade demo -n 4 --hook allreduce --hook powersgd:rank=4,start=10");
+  command->add_option("-n,--workers", options->workers, "processes, each a replica")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  demo->add_option("--epochs", options->epochs, "times through the training digits")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  demo->add_option("--steps", options->steps,
-                   "stop after so many steps, whatever the epochs")
-      ->check(CLI::Range(1, 10000000));
-  demo->add_option("--batch", options->batch, "digits a worker and step")
+  command->add_option("--hook", options->hooks,
+                      "a hook with its options; may be given again (default: all)");
+  command
+      ->add_option("--steps", options->steps,
+                   "of each training (default: " + std::to_string(kDefaultSteps) + ")")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--batch", options->batch, "digits a rank and step")
       ->check(CLI::Range(1, 1438))
       ->capture_default_str();
-  demo->add_option("--seed", options->seed, "of weights and order")->capture_default_str();
-  demo->add_option("--json", options->json, "write the results to this file as well");
-  demo->callback([options] {
-    launch(options->workers, [&](int) { work(*options); }, {.prefix = false});
-  });
+  command->add_option("--lr", options->learning_rate, "learning rate; falls to 0")
+      ->check(CLI::Range(1e-9, 10.0))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of weights and order")
+      ->capture_default_str();
+  command
+      ->add_option("--link", options->link,
+                   "as root, some hooks over a link of this rate too, or off")
+      ->capture_default_str();
+  command->add_option("--out", options->out, "folder for report, metrics and trace")
+      ->capture_default_str();
+  command->add_option("--json", options->json, "write all results to this file as well");
+  command->callback([options, &exit_code] { exit_code = demo(*options, typed(*options)); });
 }
 
 }  // namespace brigade::tool

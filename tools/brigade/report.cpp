@@ -28,7 +28,9 @@ constexpr const char* kHatch =
     "x1=0 y1=0 x2=0 y2=5 stroke='var(--soft)' stroke-opacity=.45 stroke-width=1.6 "
     "/></pattern></svg>";
 
-std::string percent(double value) { return decimals(value * 100, 1) + "%"; }
+std::string percent(double value) {
+  return std::isfinite(value) ? decimals(value * 100, 1) + "%" : "n/a";
+}
 
 void tile(std::ostringstream& html, const std::string& number, const std::string& text) {
   html << "<div class=tile><b>" << escaped(number) << "</b><span>" << escaped(text)
@@ -132,16 +134,13 @@ std::string result_row(const Series& series, const RunRecord& record) {
        << colour_of(series.hook, record.series) << "'></i>" << escaped(series.hook)
        << "</td><td>" << percent(series.test_accuracy) << "</td><td>";
   if (base && base != &series) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%+.1f",
-                  (series.test_accuracy - base->test_accuracy) * 100);
-    html << text;
+    html << with_sign((series.test_accuracy - base->test_accuracy) * 100, 1);
   }
   html << "</td><td>" << decimals(series.final_loss, 4) << "</td><td>"
        << ms_text(series.step_ms) << "</td><td>" << decimals(series.bytes_per_step / 1e6, 3)
        << "</td><td>";
   if (base && base != &series && series.bytes_per_step > 0)
-    html << readable(base->bytes_per_step / series.bytes_per_step) << " ×";
+    html << decimals(base->bytes_per_step / series.bytes_per_step, 1) << " ×";
   html << "</td><td>" << (series.bytes_per_step > 0 ? percent(series.overlap) : "")
        << "</td><td>";
   if (!series.takes_mean) {
@@ -155,6 +154,14 @@ std::string result_row(const Series& series, const RunRecord& record) {
   return html.str();
 }
 
+// ", 30 steps": trainings over another link may be shorter.
+std::string steps_text(const RunRecord& record, const std::string& link) {
+  for (const Series& series : record.series) {
+    if (series.link == link) return ", " + std::to_string(series.points.size()) + " steps";
+  }
+  return "";
+}
+
 std::string results(const RunRecord& record) {
   if (record.series.empty()) return "";
   const auto links = links_of(record.series);
@@ -165,7 +172,7 @@ std::string results(const RunRecord& record) {
   for (const std::string& link : links) {
     if (links.size() > 1) {
       html += "<tr class=parting><td>" + escaped(link_name(link)) +
-              "</td><td colspan=8></td></tr>";
+              steps_text(record, link) + "</td><td colspan=8></td></tr>";
     }
     for (const Series& series : record.series) {
       if (series.link == link) html += result_row(series, record);

@@ -48,7 +48,7 @@ svg text{font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-se
 .loop{fill:var(--soft);fill-opacity:.8}.loop.forward,.loop.optimizer{fill-opacity:.42}.wait{fill:url(#hatch);stroke:var(--soft);stroke-width:.6;stroke-opacity:.5}
 svg .in{fill:var(--card);font-size:9.5px;font-weight:600;pointer-events:none}svg .in.on{fill:var(--ink)}
 .scroll{overflow-x:auto;background:var(--card);border:1px solid var(--faint);border-radius:14px}
-table{border-collapse:collapse;width:100%;font-size:14px}th,td{padding:9px 14px;text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--card)}
+table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}th,td{padding:9px 14px;text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--card)}
 thead th{color:var(--soft);font-weight:600;font-size:12.5px;border-bottom:1px solid var(--faint)}tbody tr+tr td{border-top:1px solid var(--faint)}
 tr.parting td{color:var(--soft);font-weight:600;padding-top:18px;font-size:12.5px}
 td .dot{margin-right:8px}.yes{color:var(--s2)}.no{color:var(--s4)}.soft{color:var(--soft)}

@@ -92,7 +92,8 @@ class Drawing {
           << "><title>" << escaped(hint) << ", " << readable((end - begin) / 1000)
           << " ms</title></rect>";
     if (width < 5.5 * static_cast<double>(text.size()) + 4 || height < 10) return;
-    body_ << "<text class='in " << (look.starts_with("wire") ? "on" : "")
+    body_ << "<text class='in "
+          << (look.starts_with("w") && !look.starts_with("work") ? "on" : "")
           << "' x=" << coordinate(left + width / 2) << " y=" << coordinate(top + height / 2)
           << " dy=.35em text-anchor=middle>" << escaped(text) << "</text>";
   }

@@ -1,5 +1,6 @@
 #include "shaped_link.h"
 
+#include <c10/util/Logging.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -21,6 +22,7 @@ namespace brigade::tool {
 namespace {
 
 constexpr double kSlowest = 8e3, kFastest = 1e12;
+constexpr int kLogErrors = 2;           // LibTorch's level
 constexpr std::uint16_t kPort = 29600;  // of the link's own network: nobody else is there
 
 // A fresh network namespace, held by a descriptor.
@@ -214,6 +216,8 @@ ProcessGroup ShapedLink::join(int rank,
         "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"}) {
     unsetenv(name);
   }
+  // These hosts have no names; LibTorch warns of that for each connection.
+  FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kLogErrors);
   ProcessGroupOptions options;
   options.backend = "gloo";
   options.init_method = "tcp://" + address(0) + ":" + std::to_string(kPort);

@@ -50,9 +50,8 @@ std::string escaped(std::string_view text) {
 }
 
 std::string coordinate(double value) {
-  std::string text = printed("%.1f", value);
-  if (text.ends_with(".0")) text.resize(text.size() - 2);
-  return text == "-0" ? "0" : text;
+  const double rounded = std::round(value * 10) / 10 + 0.0;  // not -0
+  return printed(rounded == std::round(rounded) ? "%.0f" : "%.1f", rounded);
 }
 
 std::string readable(double value) {

@@ -72,6 +72,12 @@ int Terminal::width() const {
   return known ? size.ws_col : 80;
 }
 
+int Terminal::height() const {
+  winsize size{};
+  const bool known = live_ && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row;
+  return known ? size.ws_row : 24;
+}
+
 std::string Terminal::paint(Paint paint, std::string_view text) const {
   constexpr const char* kCodes[] = {"", "1", "2", "32", "31", "33", "34", "36"};
   if (!colours_ || paint == Paint::none) return std::string(text);
@@ -93,12 +99,26 @@ void Terminal::progress(const std::string& text) {
   std::printf("\r%s\033[K", cut(text, columns).c_str());
   std::fflush(stdout);
   open_ = true;
+  block_ = 0;
+}
+
+void Terminal::block(const std::vector<std::string>& lines) {
+  if (!live_ || lines.size() >= static_cast<std::size_t>(height())) return;
+  const auto columns = static_cast<std::size_t>(std::max(1, width() - 1));
+  std::string text = block_ > 0 ? "\033[" + std::to_string(block_) + "A" : "";
+  for (const std::string& one : lines) text += "\r" + cut(one, columns) + "\033[K\n";
+  // In one go, so that it does not flicker.
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+  block_ = lines.size();
+  open_ = false;
 }
 
 void Terminal::line(const std::string& text) {
   std::printf("%s%s\n", open_ ? "\r\033[K" : "", text.c_str());
   std::fflush(stdout);
   open_ = false;
+  block_ = 0;
 }
 
 std::size_t columns_of(std::string_view text) {
@@ -141,9 +161,14 @@ std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>
 }
 
 std::string decimals(double value, int places) {
+  if (!std::isfinite(value)) return "n/a";
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", places, value);
   return text;
+}
+
+std::string with_sign(double value, int places) {
+  return (value >= 0 ? "+" : "") + decimals(value, places);
 }
 
 }  // namespace brigade::tool

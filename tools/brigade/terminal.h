@@ -20,6 +20,7 @@ class Terminal {
   bool utf8() const { return utf8_; }
   // Columns; 80 where it is no terminal.
   int width() const;
+  int height() const;
 
   // `text` in a colour, where colours are wanted.
   std::string paint(Paint paint, std::string_view text) const;
@@ -29,6 +30,10 @@ class Terminal {
   // Shows `text` as the line that follows what happens, in place of the one before; cut to
   // the width. Does nothing where lines can't be written over.
   void progress(const std::string& text);
+  // The same for several lines, one below the other; they stay when something else comes.
+  // Where they can't be written over, or are more than fit, does nothing.
+  void block(const std::vector<std::string>& lines);
+  bool blocked() const { return block_ > 0; }
   // A line that stays; it takes the place of the progress line.
   void line(const std::string& text = "");
 
@@ -36,7 +41,8 @@ class Terminal {
   bool live_;
   bool colours_;
   bool utf8_;
-  bool open_ = false;  // whether a progress line is there
+  bool open_ = false;      // whether a progress line is there
+  std::size_t block_ = 0;  // lines of the block that is there
 };
 
 // How many columns `text` takes: without colours' codes, a letter of several bytes once.
@@ -47,7 +53,9 @@ std::string padded(std::string_view text, int columns);
 // the head.
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 
-// "%.3f", and the like.
+// "0.250"; "n/a" for what is no number.
 std::string decimals(double value, int places);
+// "+0.3", "-1.2"
+std::string with_sign(double value, int places);
 
 }  // namespace brigade::tool
