@@ -1,9 +1,11 @@
 // All of brigade.
 #pragma once
+#include "brigade/averaging/model_averager.h"
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/error.h"
 #include "brigade/hook.h"
+#include "brigade/hooks/post_local_sgd.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
@@ -12,8 +14,11 @@
 #include "brigade/optim/adam.h"
 #include "brigade/optim/adamax.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/optim/diloco.h"
 #include "brigade/optim/functional.h"
 #include "brigade/optim/in_backward.h"
+#include "brigade/optim/local_sgd.h"
+#include "brigade/optim/post_local_sgd_optimizer.h"
 #include "brigade/optim/rmsprop.h"
 #include "brigade/optim/rprop.h"
 #include "brigade/optim/sgd.h"

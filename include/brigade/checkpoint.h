@@ -31,10 +31,13 @@
 namespace brigade {
 
 class DistributedSampler;
+class ModelAverager;
 namespace optim {
+class DiLoCo;
+class LocalSGD;
 class Optimizer;
 class ShardedOptimizer;
-}
+}  // namespace optim
 
 // What one part of a run stores.
 struct PartState {
@@ -106,6 +109,18 @@ CheckpointPart random_part(std::string name = "random");
 // replaces the content of `state`.
 CheckpointPart user_part(PartState& state, bool per_rank = false,
                          std::string name = "user");
+
+// The step of an averager, or of LocalSGD, whose hook hook_part() stores. Between two means
+// the ranks' parameters and optimizers differ: store these per_rank().
+CheckpointPart averager_part(ModelAverager& averager, std::string name = "averager");
+CheckpointPart local_sgd_part(optim::LocalSGD& local, std::string name = "local_sgd");
+// A shared part with the global parameters, velocity and steps, and a part a rank,
+// NAME.rank, with its own parameters and what the hook keeps; at another number of ranks
+// the mean of these. Give them after model_part; the inner optimizer goes per_rank().
+std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco,
+                                         std::string name = "diloco");
+// The same part, each rank's own stored. At another number of ranks all load rank 0's.
+CheckpointPart per_rank(CheckpointPart part);
 
 // ---- checkpoints
 // --------------------------------------------------------------------------

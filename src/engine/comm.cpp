@@ -24,7 +24,7 @@ struct Collective::Operation {
 
   void start() {
     issued = Clock::now();
-    work = issue(lane.run.engine->station_group(lane.station));
+    work = issue(lane.run.engine->station_group(lane.station, lane.over));
     std::lock_guard lock(lane.run.counting);
     ++lane.run.cost.collectives;
     lane.run.cost.bytes_sent += bytes_sent;
@@ -112,9 +112,9 @@ std::function<void()> copy_back(const at::Tensor& staged, const at::Tensor& tens
 
 Comm::Comm(std::unique_ptr<Lane> lane) : lane_(std::move(lane)) {}
 Comm::~Comm() = default;
-int Comm::rank() const { return lane_->run.engine->group().rank(); }
-int Comm::size() const { return lane_->run.engine->group().size(); }
-const std::string& Comm::backend() const { return lane_->run.engine->group().backend(); }
+int Comm::rank() const { return lane_->group().rank(); }
+int Comm::size() const { return lane_->group().size(); }
+const std::string& Comm::backend() const { return lane_->group().backend(); }
 int64_t Comm::step() const { return lane_->run.step; }
 
 Collective Comm::all_reduce(at::Tensor tensor) {

@@ -3,6 +3,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <random>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -68,8 +69,11 @@ Engine::~Engine() {
   if (closed_here) return;
   // The last to let go may be the callback of a collective, on a thread of one of these
   // groups, which can't join itself.
-  std::vector<ProcessGroup> groups(std::begin(station_groups_), std::end(station_groups_));
-  for (ProcessGroup& group : station_groups_) group = {};
+  std::vector<StationGroup> groups;
+  for (auto& station : station_groups_) {
+    for (auto& [of, group] : station) groups.push_back(std::move(group));
+    station.clear();
+  }
   std::thread([groups = std::move(groups)]() mutable { groups.clear(); }).detach();
 }
 
@@ -112,12 +116,16 @@ void Engine::throw_if_failed() const {
   if (!failure_.empty()) throw HookError(failure_);
 }
 
-c10d::ProcessGroup& Engine::station_group(size_t station) {
+c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& over) {
   throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly
-  if (runs_through_) return *group_.c10d();
-  ProcessGroup& group = station_groups_[station];
-  if (!group) group = group_.duplicate(name_ + "/station" + std::to_string(station));
-  return *group.c10d();
+  const ProcessGroup& base = over ? over : group_;
+  if (runs_through_) return *base.c10d();
+  StationGroup& group = station_groups_[station][base.c10d().get()];
+  if (!group.own) {
+    const std::string whose = over ? identity() : name_;
+    group = {base, base.duplicate(whose + "/station" + std::to_string(station))};
+  }
+  return *group.own.c10d();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
@@ -232,6 +240,18 @@ c10d::Store& Engine::board() {
   std::lock_guard lock(board_mutex_);
   if (!board_) board_ = group_.store()->clone();
   return *board_;
+}
+
+// Engines of different groups may have one name, and use one group beside their own: there
+// a name must say more. The first rank to ask draws one for all.
+const std::string& Engine::identity() {
+  std::call_once(identity_made_, [this] {
+    std::random_device random;
+    const std::string mine =
+        name_ + "-" + std::to_string(random()) + "-" + std::to_string(random());
+    identity_ = board().compareSet(name_ + "/identity", std::string(), mine);
+  });
+  return identity_;
 }
 
 // The first rank to fail writes its cause; everyone shows that one, not the echo it caused.

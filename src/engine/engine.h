@@ -57,7 +57,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // True when hooks run through at once on the calling thread: alone, or with NCCL, whose
   // collectives are waited for by streams and not by the host.
   bool runs_through() const { return runs_through_; }
-  c10d::ProcessGroup& station_group(size_t station);
+  // The station's own connections among the ranks of `over`, or of the engine's group.
+  c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {});
   void ended(Run& run, std::exception_ptr error);
 
  private:
@@ -69,6 +70,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void give_up(const std::string& why);
   std::string first_cause(const std::string& mine);
   c10d::Store& board();
+  const std::string& identity();
   void watch();
   void look_around();
 
@@ -79,8 +81,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<Hook> hook_;
   std::optional<c10::Stream> side_stream_;
   Trace trace_;
-  ProcessGroup
-      station_groups_[kStations];  // each made and used by its station's thread alone
+  // Each made and used by its station's thread alone. By the group it is a duplicate of,
+  // which is kept, so that the key stays its own.
+  struct StationGroup {
+    ProcessGroup of, own;
+  };
+  std::map<const c10d::ProcessGroup*, StationGroup> station_groups_[kStations];
 
   mutable std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Run>> outstanding_;
@@ -97,6 +103,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // a client serves one call at a time and the group's may be blocked in a wait.
   std::mutex board_mutex_;
   c10::intrusive_ptr<c10d::Store> board_;
+  std::once_flag identity_made_;
+  std::string identity_;
 
   std::thread watcher_;
   std::condition_variable wake_watcher_;

@@ -1,14 +1,21 @@
 // Where a Comm stands on the line.
 #pragma once
 #include "brigade/hook.h"
+#include "brigade/process_group.h"
+#include "engine/engine.h"
 #include "engine/line.h"
+#include "engine/run.h"
 
 namespace brigade {
 
 struct Comm::Lane {
   engine::Run& run;
   engine::Key key;
-  size_t station = 0;  // whose thread runs the lane's present stretch
+  size_t station = 0;      // whose thread runs the lane's present stretch
+  ProcessGroup over = {};  // whose ranks take part, see Within; empty: the engine's
+
+  const ProcessGroup& group() const { return over ? over : run.engine->group(); }
+  static Lane& of(Comm& comm) { return *comm.lane_; }
 };
 
 }  // namespace brigade

@@ -24,7 +24,7 @@ class Lanes {
       Key key = parent.key;
       key.push_back(static_cast<uint32_t>(index));
       Part& part = parts_.emplace_back();
-      part.lane = new Comm::Lane{parent.run, std::move(key), parent.station};
+      part.lane = new Comm::Lane{parent.run, std::move(key), parent.station, parent.over};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
       part.root = drive(part, index, body).coroutine;
     }

@@ -211,6 +211,65 @@ TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {
   });
 }
 
+// Each rank trains by itself and they meet: parameters, averagers and DiLoCo's exchanges
+// are on the GPU.
+TEST_P(CudaHooks, RanksThatMeetRarelyEndWithTheSameBits) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{64, 64}, {700}, {40, 30}};
+    const ProcessGroup alone = group.new_subgroups(1);
+    const auto inputs = [&](int64_t step) {
+      std::vector<at::Tensor> list;
+      for (size_t index = 0; index < shapes.size(); ++index)
+        list.push_back(
+            testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
+                .to(kGpu));
+      return list;
+    };
+    const auto same = [&](const std::vector<at::Tensor>& parameters) {
+      bool equal = true;
+      for (const at::Tensor& parameter : parameters) {
+        at::Tensor first = parameter.detach().clone();
+        group.broadcast(first, 0);
+        equal = equal && at::equal(first, parameter.detach());
+      }
+      return equal || group.rank() == 0;
+    };
+    DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group);
+    torch::optim::SGD optimizer(ddp->parameters(), 0.1);
+    optim::LocalSGD local(ddp, optimizer,
+                          {.warmup_steps = 2, .period = 3, .subgroup = alone});
+    for (int64_t step = 0; step < 8; ++step) {
+      train(ddp, inputs(step));
+      local.step();
+      const bool met = step < 2 || (step - 2) % 3 == 0;
+      EXPECT_TRUE(same(ddp->parameters()) == met || group.rank() == 0) << step;
+    }
+    local.finish();
+    EXPECT_TRUE(same(ddp->parameters()));
+    for (const char* spec : {"allreduce", "int8", "powersgd:start=0,rank=2"}) {
+      SCOPED_TRACE(spec);
+      auto bag = bag_on_gpu(shapes, at::kFloat);
+      torch::optim::AdamW inner(bag->parameters(), 1e-2);
+      optim::DiLoCo diloco(*bag, inner, group,
+                           {.period = 4,
+                            .fragments = 2,
+                            .delay = 1,
+                            .mixing = 0.5,
+                            .hook = make_hook(spec)});
+      for (int64_t step = 0; step < 11; ++step) {
+        bag->zero_grad();
+        bag->forward(inputs(step)).backward();
+        diloco.step();
+      }
+      std::vector<at::Tensor> global;
+      for (auto& [key, tensor] : diloco.state().tensors) global.push_back(tensor);
+      EXPECT_TRUE(same(global));
+      diloco.finish();
+      EXPECT_TRUE(same(bag->parameters()));
+    }
+  });
+}
+
 // Not a test of speed: prints what a backward pass of 64 MB costs, verified above.
 TEST_P(CudaHooks, PrintsTheTimeOfABackwardPassOf64MB) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {

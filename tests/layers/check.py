@@ -21,7 +21,7 @@ ALLOWED = {
     "ddp": {"engine", "launch", "torch_port"},
     "averaging": {"engine", "launch"},
     "optim": {"averaging", "ddp", "hooks", "engine", "launch", "kernels"},
-    "checkpoint": {"optim", "ddp", "launch"},
+    "checkpoint": {"optim", "averaging", "ddp", "launch"},
 }
 # Headers of include/brigade itself speak for the layer that has their stem: process_group.h for launch, because of
 # src/launch/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer

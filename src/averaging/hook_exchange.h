@@ -1,0 +1,64 @@
+// Averages tensors with a hook, outside of any backward pass and without a Reducer: any
+// hook of the table, its codec, its error memory, its statistics.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/hook.h"
+#include "brigade/process_group.h"
+
+namespace brigade {
+
+namespace engine {
+class Engine;
+}
+
+// A tensor to average: `values`, of the parameter's shape, under the parameter's name, by
+// which hooks keep their state.
+struct ExchangeItem {
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor values;
+};
+
+// Means under way, or here.
+class Means {
+ public:
+  Means() = default;
+  explicit Means(std::vector<at::Tensor> values) : values_(std::move(values)) {}
+  // In the order of the items. Blocks, with NCCL the current stream only; throws HookError.
+  const std::vector<at::Tensor>& wait();
+
+ private:
+  friend class HookExchange;
+  struct Part {
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    std::vector<at::Tensor> parameters;
+  };
+  std::vector<Part> parts_;
+  std::vector<at::Tensor> values_;
+};
+
+class HookExchange {
+ public:
+  // Collective. The ranks are known to have equal hooks. `what` names its connections.
+  HookExchange(ProcessGroup group, std::shared_ptr<Hook> hook, const std::string& what);
+  ~HookExchange();
+  HookExchange(const HookExchange&) = delete;
+  HookExchange& operator=(const HookExchange&) = delete;
+
+  // Collective: all ranks start the same items in the same order. They travel in buckets of
+  // up to `bucket_bytes`, while the caller computes.
+  Means start(const std::vector<ExchangeItem>& items, int64_t bucket_bytes);
+  const std::shared_ptr<Hook>& hook() const;
+  HookStats stats() const;
+
+ private:
+  const std::shared_ptr<engine::Engine> engine_;
+};
+
+}  // namespace brigade
