@@ -32,6 +32,7 @@ PUBLIC = {
     "comm": "engine",
     "bucket": "engine",
     "hook": "engine",
+    "trace": "engine",
     "collect_tensors": "ddp",
     "ddp_core": "ddp",
     "distributed_data_parallel": "ddp",
