@@ -35,6 +35,7 @@ from ._native import (  # noqa: E402
     close_all as _close_all,
 )
 from . import (  # noqa: E402
+    ddp_zero_hook,
     debugging_hooks,
     default_hooks,
     optim,
@@ -69,6 +70,7 @@ __all__ = [
     "RendezvousError",
     "TimeoutError",
     "__version__",
+    "ddp_zero_hook",
     "debugging_hooks",
     "default_hooks",
     "hook_stats",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import sys
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -13,10 +15,11 @@ from . import _native, debugging_hooks, default_hooks, powerSGD_hook, quantizati
 from ._calling import CommHook
 from ._setting import set_hook
 
-try:
-    from enum import member as _member  # Python 3.11 and newer: a partial is a member, and does not look like a method
-except ImportError:
-    _member = lambda value: value  # type: ignore[misc,assignment]  # noqa: E731
+
+
+def _member(value: Any) -> Any:
+    """From Python 3.11 on it must be said that a partial is a member, and no method."""
+    return enum.member(value) if sys.version_info >= (3, 11) else value
 
 
 def _plain(hook: CommHook, model: DistributedDataParallel, state: dist.ProcessGroup | None) -> None:

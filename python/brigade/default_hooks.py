@@ -69,10 +69,10 @@ def _compress_wrapper(hook: CommHook, name: str, dtype: torch.dtype,
         return hook(state, bucket).then(lambda future: whole.copy_(future.value()))
 
     compressed.__name__ = compressed.__qualname__ = f"{name}({hook.__qualname__})"
-    if native is not None:
-        compressed = native_hook(NativeHook(
-            lambda state: wrap(native.make(state)), native.group_of, native.keeper_of))(compressed)
-    return compressed
+    if native is None:
+        return compressed
+    return native_hook(NativeHook(lambda state: wrap(native.make(state)), native.group_of,
+                                  native.keeper_of))(compressed)
 
 
 def fp16_compress_wrapper(hook: CommHook) -> CommHook:

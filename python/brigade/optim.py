@@ -32,7 +32,13 @@ def make_optimizer(spec: str) -> Optimizer:
     return _native.make_optimizer(spec)
 
 
-def _make(name: str, options: Mapping[str, Any]) -> Optimizer:
+def spec_of(kind: Any, options: Mapping[str, Any]) -> str:
+    """The text that make_optimizer takes. `kind`: a name, an optimizer class of torch.optim, or a function of this module.
+
+    >>> spec_of(torch.optim.SGD, {"lr": 0.5, "nesterov": True})
+    'sgd:lr=0.5,nesterov=1'
+    """
+    name = kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind)).lower()
     flat: dict[str, Any] = {}
     for key, value in options.items():
         if key in _PAIRS:
@@ -40,7 +46,11 @@ def _make(name: str, options: Mapping[str, Any]) -> Optimizer:
         else:
             flat[key] = value
     words = [f"{key}={int(value) if isinstance(value, bool) else repr(float(value))}" for key, value in flat.items()]
-    return _native.make_optimizer(name + (":" + ",".join(words) if words else ""))
+    return name + (":" + ",".join(words) if words else "")
+
+
+def _make(name: str, options: Mapping[str, Any]) -> Optimizer:
+    return _native.make_optimizer(spec_of(name, options))
 
 
 def SGD(**options: Any) -> Optimizer:

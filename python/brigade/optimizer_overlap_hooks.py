@@ -63,12 +63,13 @@ def hook_then_optimizer(hook: CommHook, optimizer_state: OptimizerHookState) -> 
         return hook(state, bucket).then(step)
 
     stepped.__name__ = stepped.__qualname__ = "hook_then_optimizer_wrapper"
-    if native is not None:
-        def make(state: Any) -> _native.Hook:
-            return _native.stepping(native.make(state), optimizer, list(chosen or []), all=chosen is None)
+    if native is None:
+        return stepped
 
-        stepped = native_hook(NativeHook(make, native.group_of, lambda state: optimizer_state))(stepped)
-    return stepped
+    def make(state: Any) -> _native.Hook:
+        return _native.stepping(native.make(state), optimizer, list(chosen or []), all=chosen is None)
+
+    return native_hook(NativeHook(make, native.group_of, lambda state: optimizer_state))(stepped)
 
 
 def apply_optim_in_backward_hook(gradient_is_bucket_view: bool) -> CommHook:

@@ -5,5 +5,6 @@
 namespace brigade::python {
 
 void bind_optimizers(pybind11::module_& m);
+void bind_zero(pybind11::module_& m);
 
 }  // namespace brigade::python

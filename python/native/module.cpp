@@ -138,24 +138,6 @@ void bind_hooks(py::module_& m) {
       py::arg("compression_stats_logging_frequency"),
       py::arg("batch_tensors_with_same_shape"));
 
-  m.def("hook_specs", [] {
-    using Type = DDPCommHookType;
-    py::dict specs;
-    const auto add = [&](const char* name, Type type) {
-      specs[name] = std::string(hook_spec(type));
-    };
-    add("ALLREDUCE", Type::ALLREDUCE);
-    add("FP16_COMPRESS", Type::FP16_COMPRESS);
-    add("BF16_COMPRESS", Type::BF16_COMPRESS);
-    add("QUANTIZE_PER_TENSOR", Type::QUANTIZE_PER_TENSOR);
-    add("QUANTIZE_PER_CHANNEL", Type::QUANTIZE_PER_CHANNEL);
-    add("POWER_SGD", Type::POWER_SGD);
-    add("POWER_SGD_RANK2", Type::POWER_SGD_RANK2);
-    add("BATCHED_POWER_SGD", Type::BATCHED_POWER_SGD);
-    add("BATCHED_POWER_SGD_RANK2", Type::BATCHED_POWER_SGD_RANK2);
-    add("NOOP", Type::NOOP);
-    return specs;
-  });
   m.def("hook_table", [] {
     py::list rows;
     for (const HookEntry& entry : hook_table()) {
@@ -221,4 +203,5 @@ PYBIND11_MODULE(_native, m) {
   brigade::python::bind_hooks(m);
   brigade::python::bind_reduction(m);
   brigade::python::bind_optimizers(m);
+  brigade::python::bind_zero(m);
 }

@@ -10,6 +10,7 @@
 #include "ddp/core_state.h"
 #include "optim/step_hook.h"
 #include "optim/zero_flat.h"
+#include "optim/zero_step.h"
 
 namespace brigade::optim {
 namespace {
@@ -61,10 +62,11 @@ std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
 
 class ZeroStepHook : public StepHook {
  public:
-  ZeroStepHook(std::shared_ptr<Hook> inner, DdpCore& core, Zero zero, bool shard_buckets)
+  using Model = std::weak_ptr<DdpCore::State>;
+  ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
       : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
         zero_(std::move(zero)),
-        model_(core.state().weak_from_this()),
+        model_(std::move(model)),
         shard_buckets_(shard_buckets) {}
 
   std::string name() const override { return inner_name() + " with zero step"; }
@@ -115,7 +117,7 @@ class ZeroStepHook : public StepHook {
     zero_->assign(owners_by_bucket(*zero_, buckets));
   }
 
-  const std::weak_ptr<DdpCore::State> model_;
+  const Model model_;
   const bool shard_buckets_;
   std::vector<std::vector<size_t>> layout_;
 };
@@ -258,15 +260,24 @@ std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& c
         "hook_with_zero_step steps after the last bucket, which may not come with "
         "skip_all_reduce_unused_params; use hook_with_zero_step_interleaved");
   }
-  return std::make_shared<AfterLast>(std::move(hook), core, std::move(zero), shard_buckets);
+  return std::make_shared<AfterLast>(std::move(hook), core.state().weak_from_this(),
+                                     std::move(zero), shard_buckets);
 }
 
 std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets) {
   check("hook_with_zero_step_interleaved", hook, core, zero);
-  return std::make_shared<Interleaved>(std::move(hook), core, std::move(zero),
-                                       shard_buckets);
+  return std::make_shared<Interleaved>(std::move(hook), core.state().weak_from_this(),
+                                       std::move(zero), shard_buckets);
+}
+
+std::shared_ptr<Hook> make_zero_step(std::shared_ptr<Hook> hook, Zero zero,
+                                     bool interleaved) {
+  const ZeroStepHook::Model none;
+  if (interleaved)
+    return std::make_shared<Interleaved>(std::move(hook), none, std::move(zero), true);
+  return std::make_shared<AfterLast>(std::move(hook), none, std::move(zero), true);
 }
 
 }  // namespace brigade::optim

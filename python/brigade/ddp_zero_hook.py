@@ -1,0 +1,58 @@
+"""As torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook, in native code: on Gloo too, and from the first iteration on."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native
+from ._calling import CommHook, NativeHook, call, check_model, native_hook
+from .zero import ZeroRedundancyOptimizer
+
+__all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"]
+
+
+def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+                    interleaved: bool) -> CommHook:
+    check_model(ddp)
+    if not isinstance(zero, ZeroRedundancyOptimizer):
+        raise _native.ConfigError(f"{name}: expected a brigade.ddp_zero_hook.ZeroRedundancyOptimizer, "
+                                  f"got {type(zero).__module__}.{type(zero).__qualname__}; it has the same arguments")
+    if not zero.overlap_with_ddp:
+        raise _native.ConfigError(f"{name}: the ZeroRedundancyOptimizer was made without overlap_with_ddp=True")
+    native: NativeHook | None = getattr(hook, "native", None)
+    if native is None:
+        raise _native.ConfigError(f"{name}: '{hook.__qualname__}' is no hook of brigade's modules")
+    trained = {id(parameter) for parameter in ddp.module.parameters()
+               if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)}
+    if any(id(parameter) not in trained for parameter in zero.parameters):
+        raise _native.ConfigError(f"{name}: the ZeroRedundancyOptimizer has a parameter that the model does not train")
+
+    def with_zero_step(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return call(with_zero_step, state, bucket)
+
+    with_zero_step.__name__ = with_zero_step.__qualname__ = name
+    return native_hook(NativeHook(lambda state: _native.zero_step(native.make(state), zero.native, interleaved),
+                                  native.group_of, lambda state: zero))(with_zero_step)
+
+
+def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+                        shard_buckets: bool = False) -> CommHook:
+    """Reduces as `hook` does; when the last bucket is there, every rank steps its share, and all get all parameters.
+
+    `shard_buckets` is there for torch's callers: each parameter belongs to whom `zero` gave it, either way.
+
+    >>> from brigade import default_hooks
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True, lr=0.01)
+    >>> model.register_comm_hook(None, hook_with_zero_step(default_hooks.allreduce_hook, model, zero))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    """
+    return _with_zero_step("hook_with_zero_step", hook, ddp, zero, interleaved=False)
+
+
+def hook_with_zero_step_interleaved(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+                                    shard_buckets: bool = False) -> CommHook:
+    """As :func:`hook_with_zero_step`, each bucket as soon as it is reduced."""
+    return _with_zero_step("hook_with_zero_step_interleaved", hook, ddp, zero, interleaved=True)

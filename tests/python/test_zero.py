@@ -1,0 +1,106 @@
+"""ZeRO: the same training as with the optimizer on every rank, with the state spread over the ranks."""
+
+import brigade
+import pytest
+import torch
+import torch.distributed as dist
+from brigade import default_hooks
+from brigade.ddp_zero_hook import ZeroRedundancyOptimizer, hook_with_zero_step, hook_with_zero_step_interleaved
+from models import rows, same_on_all_ranks, small_net, step, wrap
+
+OPTIONS = {"lr": 0.01, "weight_decay": 0.1}
+
+
+def expected(steps):
+    model = wrap(small_net())
+    optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
+    for number in range(steps):
+        step(model, rows(number))
+        optimizer.step()
+    return list(model.parameters())
+
+
+def compare(model, reference):
+    for one, other in zip(model.parameters(), reference):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert same_on_all_ranks(model.parameters())
+
+
+def stepped(views):
+    reference = expected(5)
+    model = wrap(small_net())
+    optimizer = ZeroRedundancyOptimizer(model.module.named_parameters(), torch.optim.AdamW,
+                                        parameters_as_bucket_view=views, **OPTIONS)
+    for number in range(5):
+        step(model, rows(number))
+        optimizer.step()
+    compare(model, reference)
+    return optimizer.state_bytes
+
+
+def test_zero_trains_as_the_optimizer_on_every_rank(ranks):
+    whole = 2 * 4 * sum(parameter.numel() for parameter in small_net().parameters())
+    for views in (False, True):
+        parts = ranks(3, stepped, views)
+        assert sum(parts) == whole and max(parts) < whole / 2
+
+
+def in_backward(make, way, hook):
+    reference = expected(6)
+    model = wrap(small_net())
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **OPTIONS)
+    both = make(hook, model, zero)
+    if way == "native":
+        brigade.set_hook(model, both)
+    else:
+        model.register_comm_hook(None, both)
+    for number in range(6):
+        step(model, rows(number))
+        zero.step()  # as torch's callers do: nothing is left to do
+    compare(model, reference)
+
+
+@pytest.mark.parametrize("way", ["native", "called"])
+@pytest.mark.parametrize("make", [hook_with_zero_step, hook_with_zero_step_interleaved])
+def test_zero_steps_in_the_backward_pass_from_the_first_iteration(ranks, make, way):
+    ranks(2, in_backward, make, way, default_hooks.allreduce_hook)
+
+
+def saved_and_loaded():
+    models = [wrap(small_net()), wrap(small_net())]
+    zeros = [ZeroRedundancyOptimizer(model.module.named_parameters(), "adamw", **OPTIONS) for model in models]
+
+    def go(which, numbers):
+        for number in numbers:
+            step(models[which], rows(number))
+            zeros[which].step()
+
+    go(0, range(3))
+    zeros[0].consolidate_state_dict(to=0)
+    if dist.get_rank() != 0:
+        with pytest.raises(brigade.Error, match="consolidate_state_dict"):
+            zeros[0].state_dict()
+    shared = [zeros[0].state_dict() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(shared, 0)
+    models[1].module.load_state_dict(models[0].module.state_dict())
+    zeros[1].load_state_dict(shared[0])
+    go(0, range(3, 5))
+    go(1, range(3, 5))
+    compare(models[0], list(models[1].parameters()))
+
+
+def refused():
+    model = wrap(small_net())
+    other = torch.nn.Linear(2, 2)
+    zero = ZeroRedundancyOptimizer(other.parameters(), torch.optim.SGD, overlap_with_ddp=True)
+    with pytest.raises(brigade.ConfigError, match="a parameter that the model does not train"):
+        hook_with_zero_step(default_hooks.allreduce_hook, model, zero)
+    with pytest.raises(brigade.ConfigError, match="it has the same arguments"):
+        hook_with_zero_step(default_hooks.allreduce_hook, model, torch.optim.SGD(model.parameters()))
+    with pytest.raises(brigade.ConfigError, match="lbfgs"):
+        ZeroRedundancyOptimizer(model.parameters(), torch.optim.LBFGS)
+
+
+def test_zero_is_saved_loaded_and_refused_where_it_must_be(ranks):
+    ranks(2, saved_and_loaded)
+    ranks(2, refused)
