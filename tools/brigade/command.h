@@ -13,5 +13,6 @@ void add_demo(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
+void add_train(CLI::App& app, int& exit_code);
 
 }  // namespace brigade::tool

@@ -20,6 +20,7 @@
 #include "command.h"
 #include "json_file.h"
 #include "kernels/isa.h"
+#include "shaped_link.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::tool {
@@ -147,6 +148,8 @@ Json everything() {
   info["cores"] = cores_part();
   info["instruction_sets"] = isa_part();
   info["interfaces"] = interfaces_part();
+  const std::string no_link = ShapedLink::missing();
+  info["shaped_link"] = no_link.empty() ? available() : not_available(no_link);
   info["hooks"] = hooks_part();
   info["optimizers"] = optim::optimizer_names();
   return info;
@@ -205,6 +208,7 @@ void print(const Json& info) {
   say("backend gloo", yes_or_no(info["backends"]["gloo"]));
   say("backend nccl", yes_or_no(nccl, "NCCL " + text(nccl, "version")));
   print_machine(info);
+  say("--link RATE", yes_or_no(info["shaped_link"]));
   const char* heading = "hooks";
   for (const Json& hook : info["hooks"]) {
     char line[256];

@@ -17,6 +17,7 @@ constexpr std::array kCommands{
     &brigade::tool::add_info,
     &brigade::tool::add_run,
     &brigade::tool::add_selftest,
+    &brigade::tool::add_train,
 };
 
 int fail(const std::string& command, const char* what, int exit_code) {

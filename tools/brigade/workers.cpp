@@ -20,6 +20,7 @@ namespace {
 // The first worker to fail leaves its reason to the parent.
 struct FirstError {
   std::atomic<bool> taken{false};
+  std::atomic<int> ended{0};  // workers that have failed or are done
   std::atomic<int> exit_code{0};
   char text[8192] = {};
 
@@ -35,12 +36,24 @@ struct FirstError {
   }
 };
 
+// What fails on all ranks at once, saving for instance, is cleaned up by each: the first to
+// exit would have the launcher end the others in the middle of it.
+void let_others_end(const std::atomic<int>& ended, int workers) {
+  for (int tries = 0; tries < 100 && ended < workers; ++tries) usleep(5'000);
+}
+
 // A text of one's own type needs no type before it.
 std::string text_of(const std::exception& error) {
   return dynamic_cast<const Error*>(&error) ? error.what() : launching::describe(error);
 }
 
-Worker make_worker(const WorkerOptions& options, int local_rank) {
+Worker make_worker(const WorkerOptions& options, int local_rank,
+                   const ShapedLink* link = nullptr) {
+  if (link) {
+    // First of all: a process with threads cannot move.
+    const ProcessGroup group = link->join(local_rank);
+    return {group, choose_device(options.device, local_rank)};
+  }
   const c10::Device device = choose_device(options.device, local_rank);
   std::string backend = options.backend;
   if (backend == "auto" && device.is_cpu()) backend = "gloo";
@@ -76,20 +89,23 @@ bool is_worker() {
 
 void run_workers(const WorkerOptions& options,
                  const std::function<void(const Worker& worker)>& body,
-                 LaunchOptions launch_options) {
+                 LaunchOptions launch_options, const ShapedLink* link) {
   const SharedMemory<FirstError> first;
   launch_options.prefix = false;
   const auto work = [&](int rank) {
     int exit_code = 1;
     try {
-      const Worker worker = make_worker(options, rank);
+      const Worker worker = make_worker(options, rank, link);
       body(worker);
+      ++first->ended;
       return;
     } catch (const ConfigError& error) {
       first->leave(exit_code = 2, error.what());
     } catch (const std::exception& error) {
       first->leave(exit_code, text_of(error));
     }
+    ++first->ended;
+    let_others_end(first->ended, options.workers);
     // Not by an exception: the parent says it, once.
     std::cout.flush();
     std::fflush(nullptr);

@@ -8,6 +8,7 @@
 
 #include "brigade/launch.h"
 #include "brigade/process_group.h"
+#include "shaped_link.h"
 
 namespace brigade::tool {
 
@@ -31,11 +32,12 @@ bool is_worker();
 
 // Runs `body` in `options.workers` processes and returns when all have returned. What the
 // first of them threw is thrown here: a ConfigError as such, anything else as Error; a
-// worker that died without a word is a LaunchError. `launch_options.prefix` is off.
+// worker that died without a word is a LaunchError. `launch_options.prefix` is off. With a
+// `link` of as many hosts they talk over that, by Gloo.
 // REQUIRES: this process has one thread and has not touched CUDA.
 void run_workers(const WorkerOptions& options,
                  const std::function<void(const Worker& worker)>& body,
-                 LaunchOptions launch_options = {});
+                 LaunchOptions launch_options = {}, const ShapedLink* link = nullptr);
 
 // The same in a process that is a worker already; `workers` is not looked at.
 void run_as_worker(const WorkerOptions& options,
