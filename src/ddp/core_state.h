@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "brigade/ddp_core.h"
 #include "engine/engine.h"
@@ -39,6 +40,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // What the caller set as a hook; `hook` is it, or with in_backward what steps behind it.
   std::shared_ptr<Hook> callers_hook;
   std::shared_ptr<InBackward> in_backward;
+  std::unordered_set<const c10::TensorImpl*> stepped;  // its parameters
   // Whether the end of this backward pass will drop gradients.
   bool drop_queued = false;
   // Whether the last pass that synchronises reduces all there is, see HookPass.
@@ -89,6 +91,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void agree_on_hook();
   void agree_on_engine();
   void drop_at_end_of_backward();
+  void drop_what_is_in(const c10d::GradBucket& bucket);
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.

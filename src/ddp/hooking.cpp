@@ -15,10 +15,11 @@ namespace {
 // Runs `before` on the thread of the backward pass, then what is behind it.
 class Announcing : public c10d::CommHookInterface {
  public:
-  Announcing(std::unique_ptr<c10d::CommHookInterface> next, std::function<void()> before)
+  using Before = std::function<void(const c10d::GradBucket& bucket)>;
+  Announcing(std::unique_ptr<c10d::CommHookInterface> next, Before before)
       : next_(std::move(next)), before_(std::move(before)) {}
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    before_();
+    before_(bucket);
     return next_->runHook(bucket);
   }
   at::Tensor parseHookResult(const c10::IValue& result) override {
@@ -27,7 +28,7 @@ class Announcing : public c10d::CommHookInterface {
 
  private:
   std::unique_ptr<c10d::CommHookInterface> next_;
-  std::function<void()> before_;
+  Before before_;
 };
 
 }  // namespace
@@ -53,9 +54,11 @@ void DdpCore::State::register_hook() {
   for (size_t index = 0; index < trained.size(); ++index) {
     (*names_of_parameters)[trained[index].unsafeGetTensorImpl()] = names[index];
   }
-  auto announce = [weak = weak_from_this()] {
+  auto announce = [weak = weak_from_this()](const c10d::GradBucket& bucket) {
     auto state = weak.lock();
-    if (state && state->in_backward) state->drop_at_end_of_backward();
+    if (!state || !state->in_backward) return;
+    state->drop_at_end_of_backward();
+    state->drop_what_is_in(bucket);
   };
   reducer->register_comm_hook(std::make_unique<Announcing>(
       engine::make_bridge(engine, std::move(names_of_parameters)), announce));
@@ -100,6 +103,20 @@ void DdpCore::State::drop_at_end_of_backward() {
   autograd.queue_callback([&autograd, drop] { autograd.queue_callback(drop); });
 }
 
+// A gradient that is in its bucket is not needed any more: its memory serves those that are
+// still to come. Where parameters may be unused the hook must see first which have one, and
+// drops them itself.
+void DdpCore::State::drop_what_is_in(const c10d::GradBucket& bucket) {
+  if (options.gradient_as_bucket_view || !pass_complete || may_leave_unused() ||
+      bucket.getBuffer().is_sparse()) {
+    return;
+  }
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    if (stepped.contains(parameter.unsafeGetTensorImpl()))
+      parameter.mutable_grad() = at::Tensor();
+  }
+}
+
 void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   State& s = *state_;
   if (torch::autograd::get_current_graph_task_id() != -1 ||
@@ -136,6 +153,11 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
   State& s = *state_;
   const bool was_on = s.in_backward != nullptr;
   s.in_backward = std::move(in_backward);
+  s.stepped.clear();
+  if (s.in_backward) {
+    for (const at::Tensor& parameter : s.in_backward->parameters())
+      s.stepped.insert(parameter.unsafeGetTensorImpl());
+  }
   set_hook(s.callers_hook, s.hook_group);
   if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't be told the less
 }
