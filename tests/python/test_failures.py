@@ -1,5 +1,6 @@
 """What must not happen: a hang, a silent difference, a hook that holds the interpreter up."""
 
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -148,13 +149,16 @@ SCRIPT = textwrap.dedent("""
 
 
 def test_a_script_under_torchrun_ends_with_0_whatever_it_destroys(tmp_path):
+    # The page's own example comes first.
+    page = (pathlib.Path(__file__).parents[2] / "docs/python.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(example + SCRIPT)
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
         capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("done") == 2
+    assert run.stdout.count("done") == 2 and run.stdout.count("bytes sent for") == 1
 
 
 def spawned(rank, port):

@@ -1,0 +1,72 @@
+"""As torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks, with a native all-reduce that backward does not wait for.
+
+DDP registers torch's hook itself, when it is made with ``mixed_precision=``; inside of :func:`native_mixed_precision` it takes this one.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import mixed_precision_hooks as _torchs
+from torch.distributed.utils import _free_storage
+
+from . import default_hooks
+
+__all__ = ["native_mixed_precision"]
+
+
+@dataclass
+class _AllreduceUpcastHookState:
+    """The DDP model, and the stream that DDP makes for casting (here the future's own are used)."""
+
+    ddp_weakref: Any
+    upcast_stream: torch.Stream
+    wait_for_stream_enqueued: bool = False
+
+
+def _reducer_allreduce_and_upcast_hook(hook_state: _AllreduceUpcastHookState,
+                                       bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The mean in `reduce_dtype`; then the bucket's parameters and gradients are in full precision again."""
+    model = hook_state.ddp_weakref()
+    wanted = model.mixed_precision
+    if wanted.param_dtype != wanted.reduce_dtype:
+        bucket.set_buffer(bucket.buffer().to(wanted.reduce_dtype))
+
+    def upcast(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        for parameter in bucket.parameters():
+            parameter.data = parameter._fp_param
+            _free_storage(parameter._mp_param)
+            parameter.grad.data = parameter.grad.to(parameter.data.dtype)
+        return future.value()
+
+    def finish() -> None:
+        hook_state.wait_for_stream_enqueued = False
+        for parameter in model.module.parameters():
+            if hasattr(parameter, "_ddp_mp_hook_state"):
+                parameter._ddp_mp_hook_state[1].remove()
+                del parameter._ddp_mp_hook_state
+            # What needs no gradient was cast for forward too.
+            if not parameter.requires_grad and not hasattr(parameter, "_ddp_ignored"):
+                parameter.data = parameter._fp_param
+
+    if not hook_state.wait_for_stream_enqueued:
+        hook_state.wait_for_stream_enqueued = True
+        torch.autograd.Variable._execution_engine.queue_callback(finish)
+    return default_hooks.allreduce_hook(model.process_group, bucket).then(upcast)
+
+
+@contextlib.contextmanager
+def native_mixed_precision() -> Iterator[None]:
+    """DDP models made inside, with ``mixed_precision=``, get this module's hook in place of torch's."""
+    names = ("_AllreduceUpcastHookState", "_reducer_allreduce_and_upcast_hook")
+    before = {name: getattr(_torchs, name) for name in names}
+    try:
+        for name in names:
+            setattr(_torchs, name, globals()[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(_torchs, name, value)
