@@ -1,6 +1,6 @@
 """Teams of real processes that run one case after the other: starting them costs more than most cases do.
 
-A team is a torch.distributed job over Gloo. A case is a function of a test module: every rank calls it, and the test
+A team is a torch.distributed job. A case is a function of a test module: every rank calls it, and the test
 gets their results by rank. A case that fails on a rank, or takes too long, ends its team; the next one gets a fresh one.
 """
 
@@ -13,8 +13,16 @@ from multiprocessing.connection import Connection, wait
 LIMIT = 120  # seconds a case may take, with its team's start
 
 
-def _serve(rank, size, port, limit, connection):
+def two_ranks_on_one_gpu(rank):
+    """NCCL takes them for two hosts, joined by loopback."""
+    os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1",
+                      NCCL_IB_DISABLE="1")
+
+
+def _serve(rank, size, port, limit, backend, connection):
     os.environ["OMP_NUM_THREADS"] = "1"
+    if backend == "nccl":
+        two_ranks_on_one_gpu(rank)
     import datetime
 
     import torch
@@ -23,7 +31,7 @@ def _serve(rank, size, port, limit, connection):
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size,
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size,
                             timeout=datetime.timedelta(seconds=limit))
     while True:
         case = connection.recv()
@@ -43,7 +51,7 @@ class CaseFailed(AssertionError):
 
 
 class Team:
-    def __init__(self, size, limit=30):
+    def __init__(self, size, limit=30, backend="gloo"):
         import torch.distributed as dist
 
         context = multiprocessing.get_context("forkserver")
@@ -54,7 +62,7 @@ class Team:
         self.processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, self.store.port, limit, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, size, self.store.port, limit, backend, theirs), daemon=True)
             process.start()
             theirs.close()
             self.connections.append(ours)
@@ -108,12 +116,13 @@ class Team:
 class Teams:
     """One team for each size, started when first asked for."""
 
-    def __init__(self):
+    def __init__(self, backend="gloo"):
+        self.backend = backend
         self.teams = {}
 
     def run(self, size, function, *arguments):
         if size not in self.teams or not self.teams[size].alive():
-            self.teams[size] = Team(size)
+            self.teams[size] = Team(size, backend=self.backend)
         return self.teams[size].run(function, *arguments)
 
     def close(self):

@@ -1,0 +1,130 @@
+"""Two NCCL ranks on one GPU, and CUDA gradients over Gloo. Skipped where there is no GPU."""
+
+import time
+
+import brigade
+import pytest
+import torch
+import torch.distributed as dist
+from brigade import DDPCommHookType, register_ddp_comm_hook
+from models import relative_error, rows, same_on_all_ranks, small_net, step, wrap
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs_power_sgd
+from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as torchs_quantization
+from workers import Teams
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.fixture(scope="module", params=["nccl", "gloo"])
+def gpu_ranks(request):
+    teams = Teams(request.param)
+    yield lambda function, *arguments: teams.run(2, function, *arguments)
+    teams.close()
+
+
+def exact_mean_on_gpu(module, data):
+    import copy
+
+    exact = copy.deepcopy(module).double()
+    exact.zero_grad()
+    exact(data.double()).square().mean().backward()
+    gradients = [parameter.grad for parameter in exact.parameters()]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    return gradients
+
+
+def averages(how, buckets, views):
+    module = small_net(width=64).cuda()
+    model = wrap(module, buckets, gradient_as_bucket_view=views)
+    if isinstance(how, DDPCommHookType):
+        register_ddp_comm_hook(how, model)
+    else:
+        brigade.set_hook(model, how)
+    for number in range(3):
+        data = rows(number, width=64).cuda()
+        exact = exact_mean_on_gpu(module, data)
+        found = step(model, data)
+        assert same_on_all_ranks(found)
+    return relative_error(found, exact)
+
+
+@pytest.mark.parametrize("buckets", ["one", "many"])
+def test_every_averaging_hook_gives_the_mean_on_a_gpu(gpu_ranks, buckets):
+    for entry in brigade.hook_table():
+        if entry.tolerance < 0 or "powersgd" in entry.name:
+            continue
+        for views in (False, True):
+            errors = gpu_ranks(averages, entry.name, buckets, views)
+            assert max(errors) <= 2 * entry.tolerance, f"{entry.name}: {errors}"
+    assert max(gpu_ranks(averages, "powersgd:rank=64,start=0,min_rate=0.1", buckets, True)) < 1e-4
+
+
+def test_every_type_of_the_registry_registers_and_runs_on_a_gpu(gpu_ranks):
+    for kind in DDPCommHookType:
+        if kind != DDPCommHookType.NOOP:
+            assert max(gpu_ranks(averages, kind, "many", False)) < 2e-2, kind
+
+
+def called_from_python():
+    module = small_net(width=64).cuda()
+    model = wrap(module)
+    state = brigade.powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=64, start_powerSGD_iter=2,
+                                                min_compression_rate=0.1)
+    model.register_comm_hook(state, brigade.powerSGD_hook.powerSGD_hook)
+    for number in range(5):
+        data = rows(number, width=64).cuda()
+        exact = exact_mean_on_gpu(module, data)
+        found = step(model, data)
+        assert same_on_all_ranks(found)
+    return relative_error(found, exact)
+
+
+def test_a_hook_called_from_python_works_on_a_gpu(gpu_ranks):
+    assert max(gpu_ranks(called_from_python)) < 1e-4
+
+
+def seconds_of_backward(attach, steps=5):
+    """64 MB of gradients; the best of some steps."""
+    module = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(16)]).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=100)
+    attach(model)
+    data = torch.randn(8, 1024, device="cuda")
+    times = []
+    for _ in range(steps):
+        loss = model(data).square().mean()
+        torch.cuda.synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        loss.backward()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return min(times[2:])
+
+
+def quantize(whose):
+    if whose == "torch":
+        return seconds_of_backward(
+            lambda model: model.register_comm_hook(None, torchs_quantization.quantization_perchannel_hook))
+    return seconds_of_backward(lambda model: brigade.set_hook(model, "quantize_per_channel"))
+
+
+def power_sgd(whose):
+    if whose == "torch":
+        state = torchs_power_sgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        return seconds_of_backward(
+            lambda model: model.register_comm_hook(state, torchs_power_sgd.powerSGD_hook))
+    return seconds_of_backward(lambda model: brigade.set_hook(model, "powersgd:rank=1,start=2"))
+
+
+def test_prints_times_beside_torchs_hooks(capsys):
+    teams = Teams("nccl")
+    try:
+        for what, measure in (("quantize_per_channel", quantize), ("powersgd rank 1", power_sgd)):
+            ours, torchs = (max(teams.run(2, measure, whose)) for whose in ("brigade", "torch"))
+            with capsys.disabled():
+                print(f"\n{what}, 64 MB, two NCCL ranks: {1e3 * ours:.1f} ms, torch's {1e3 * torchs:.1f} ms: "
+                      f"{ours / torchs:.4f} x", flush=True)
+    finally:
+        teams.close()
