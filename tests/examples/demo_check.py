@@ -116,7 +116,7 @@ class EveryHook(unittest.TestCase):
             rate = 8000 * (base["bytes_per_step"] - best["bytes_per_step"]) / (best["step_ms"] - base["step_ms"])
             self.assertAlmostEqual(float(said[2]) * 1000 ** " kMGT".index(said[3] or " ") / rate, 1, places=1)
         for sentence in self.result["verdict"]:
-            self.assertIn(sentence, self.done.stdout)
+            self.assertIn(sentence + "\n", self.done.stdout)
 
     def test_lines_are_plain_where_there_is_no_terminal(self):
         self.assertNotIn("\r", self.done.stdout)

@@ -261,7 +261,7 @@ int demo(const DemoOptions& options, const std::string& command) {
   }
   terminal.line();
   const bool same = print_replicas(terminal, record.series);
-  for (const std::string& sentence : record.verdict) terminal.line(sentence);
+  for (const std::string& sentence : record.verdict) terminal.sentence(sentence);
   terminal.line();
   write_files(terminal, record, options);
   if (!same) throw Error("the ranks' replicas differ");

@@ -97,8 +97,8 @@ bool print_replicas(Terminal& terminal, std::span<const Series> all) {
     for (const std::string& one : series.fingerprints) different += " " + one;
   }
   if (good) {
-    terminal.line("Replicas: " + terminal.paint(Paint::green, "identical bit by bit") +
-                  " under every hook that averages (" + example + ").");
+    terminal.sentence("Replicas: " + terminal.paint(Paint::green, "identical bit by bit") +
+                      " under every hook that averages (" + example + ").");
   } else {
     terminal.line("Replicas: " + terminal.paint(Paint::red, "DIFFERENT") + different);
   }

@@ -65,8 +65,8 @@ std::string on_loopback(const Series& best, const Series& base) {
   }
   if (ratio <= 1 + kNoise) {
     return "Over loopback compression does not pay: the quickest, " + best.hook +
-           ", takes " + milliseconds(best) + " a step, as good as all-reduce's " +
-           milliseconds(base) + ".";
+           ", takes about as long as all-reduce, " + milliseconds(best) + " and " +
+           milliseconds(base) + " a step.";
   }
   return "Over loopback compression does not pay: the quickest, " + best.hook + ", takes " +
          milliseconds(best) + " a step, all-reduce " + milliseconds(base) + ".";

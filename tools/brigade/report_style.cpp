@@ -14,13 +14,13 @@ const char* const kReportStyle = R"css(
 *{box-sizing:border-box}html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif;font-variant-numeric:tabular-nums}
 main{max-width:1320px;margin:0 auto;padding:clamp(18px,3vw,44px) clamp(12px,2.5vw,36px)}
-header{display:grid;gap:10px;margin-bottom:26px}
+header{display:grid;gap:6px;margin-bottom:26px}
 .brand{display:flex;align-items:center;gap:10px;color:var(--soft);font-weight:600;letter-spacing:.02em}
 .brand svg{width:74px;height:22px}
 h1{margin:0;font-size:clamp(26px,4vw,42px);line-height:1.12;letter-spacing:-.022em;font-weight:720;text-wrap:balance}
 h2{margin:44px 0 4px;font-size:22px;letter-spacing:-.012em}
 h2+p,.hint{margin:0 0 16px;color:var(--soft);max-width:74ch}
-.lead{margin:0;font-size:clamp(16px,1.6vw,19px);line-height:1.5;max-width:78ch;color:var(--ink)}
+.lead{margin:0;font-size:16px;line-height:1.5;max-width:96ch;color:var(--soft)}.lead:first-of-type{font-size:clamp(17px,1.7vw,20px);color:var(--ink);margin-bottom:2px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:22px 0 0}
 .tile{background:var(--card);border:1px solid var(--faint);border-radius:14px;padding:14px 16px}
 .tile b{display:block;font-size:25px;line-height:1.15;letter-spacing:-.02em;font-weight:700}
@@ -40,7 +40,7 @@ svg text{font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-se
 .end{fill:var(--c);stroke:var(--card);stroke-width:1}
 .line,.end,.bar,.card[data-name],tr[data-name]{transition:opacity .15s}
 .focus [data-name]:not(.on):not(.chip){opacity:.13}.focus .line.on{stroke-width:3}
-.bars{display:grid;gap:7px;font-size:13px}.bar{display:grid;grid-template-columns:minmax(0,13.2em) 1fr 5em;gap:10px;align-items:center}
+.bars{display:grid;gap:7px;font-size:13px}.bar{display:grid;grid-template-columns:minmax(0,14.2em) 1fr 4.8em;gap:10px;align-items:center}
 .who{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}.track{background:var(--lane);border-radius:5px;height:14px;overflow:hidden}
 .track i{display:block;height:100%;background:var(--c);border-radius:5px}.num{text-align:right;color:var(--soft);white-space:nowrap}
 .b0{--c:var(--b0)}.b1{--c:var(--b1)}.b2{--c:var(--b2)}.b3{--c:var(--b3)}.b4{--c:var(--b4)}.b5{--c:var(--b5)}.b6{--c:var(--b6)}.b7{--c:var(--b7)}

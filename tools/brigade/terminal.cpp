@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 namespace brigade::tool {
 namespace {
@@ -119,6 +120,21 @@ void Terminal::line(const std::string& text) {
   std::fflush(stdout);
   open_ = false;
   block_ = 0;
+}
+
+void Terminal::sentence(const std::string& text) {
+  if (!live_) return line(text);
+  const auto columns = static_cast<std::size_t>(std::max(20, width()));
+  std::istringstream words(text);
+  std::string row;
+  for (std::string word; words >> word;) {
+    if (!row.empty() && columns_of(row) + 1 + columns_of(word) > columns) {
+      line(row);
+      row.clear();
+    }
+    row += (row.empty() ? "" : " ") + word;
+  }
+  line(row);
 }
 
 std::size_t columns_of(std::string_view text) {

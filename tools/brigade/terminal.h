@@ -36,6 +36,8 @@ class Terminal {
   bool blocked() const { return block_ > 0; }
   // A line that stays; it takes the place of the progress line.
   void line(const std::string& text = "");
+  // A sentence: as line(), and on a terminal broken between words.
+  void sentence(const std::string& text);
 
  private:
   bool live_;
