@@ -16,10 +16,12 @@ class CompressWrapper : public Hook {
   void load_state(const HookState& state) override { inner_->load_state(state); }
   void reset() override { inner_->reset(); }
   void begin_pass(const HookPass& pass) override { inner_->begin_pass(pass); }
+  bool takes_sparse() const override { return inner_->takes_sparse(); }
   void check_dtype(at::ScalarType) const override { inner_->check_dtype(dtype_); }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor buffer = bucket.buffer();
+    if (buffer.is_sparse()) co_return co_await inner_->reduce(bucket, comm);
     bucket.set_buffer(buffer.to(dtype_));
     at::Tensor result = co_await inner_->reduce(bucket, comm);
     co_return buffer.copy_(result);

@@ -398,22 +398,30 @@ TORCH_MODULE(Words);
 
 TEST(OptimizerInBackward, StepsParametersWithSparseGradients) {
   run_ranks(2, [](ProcessGroup group) {
-    Words after_net = seeded<Words>(), net = seeded<Words>();
-    DistributedDataParallel after(after_net, group), ddp(net, group);
-    after->set_hook(make_hook("fp16"));
-    ddp->set_hook(make_hook("fp16"));
-    SGD reference({.lr = 0.1});
-    apply_optimizer_in_backward(ddp, std::make_shared<SGD>(SGDOptions{.lr = 0.1}));
-    for (int step = 0; step < 3; ++step) {
-      auto words = torch::tensor({{step, 3, 5}, {group.rank(), 3, 7}});
-      after->zero_grad();
-      after(words).pow(2).sum().backward();
-      ddp(words).pow(2).sum().backward();
-      for (const auto& p : after_net->parameters()) reference.step_param(p, p.grad());
+    const auto trained = [&](How how, bool wrapped) {
+      Words net = seeded<Words>();
+      DistributedDataParallel ddp(net, group);
+      auto sgd = std::make_shared<SGD>(SGDOptions{.lr = 0.1});
+      auto hook = make_hook("fp16");
+      if (how == How::hook) hook = hook_then_optimizer(hook, sgd);
+      if (how == How::in_backward) apply_optimizer_in_backward(ddp, sgd);
+      ddp->set_hook(wrapped ? fp16_compress_wrapper(hook) : hook);
+      for (int step = 0; step < 3; ++step) {
+        ddp->zero_grad();
+        ddp(torch::tensor({{step, 3, 5}, {group.rank(), 3, 7}})).pow(2).sum().backward();
+        if (how != How::after) continue;
+        for (const auto& p : net->parameters()) sgd->step_param(p, p.grad());
+      }
+      EXPECT_EQ(net->table->weight.grad().defined(), how != How::in_backward);
+      expect_equal_replicas(*net, group);
+      return net;
+    };
+    for (bool wrapped : {false, true}) {
+      Words after = trained(How::after, wrapped);
+      EXPECT_FALSE(torch::equal(after->table->weight, seeded<Words>()->table->weight));
+      expect_same_parameters(*after, *trained(How::hook, wrapped), 1e-6);
+      expect_same_parameters(*after, *trained(How::in_backward, wrapped), 1e-6);
     }
-    expect_same_parameters(*after_net, *net, 1e-6);
-    expect_equal_replicas(*net, group);
-    EXPECT_FALSE(net->table->weight.grad().defined());
   });
 }
 
