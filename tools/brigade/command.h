@@ -9,6 +9,7 @@ namespace brigade::tool {
 // the command line has been read; it sets `exit_code` (0 before), or throws what
 // brigade/error.h has: ConfigError exits with 2, LaunchError with its own code, anything
 // else with 1.
+void add_bench(CLI::App& app, int& exit_code);
 void add_demo(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);

@@ -13,6 +13,7 @@
 namespace {
 
 constexpr std::array kCommands{
+    &brigade::tool::add_bench,
     &brigade::tool::add_demo,
     &brigade::tool::add_info,
     &brigade::tool::add_run,

@@ -1,0 +1,134 @@
+"""PyTorch's own DDP and hooks, timed as reduction.cpp times ours: gradients that are there at once."""
+
+import json
+import math
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+
+PERIOD = 1_000_003
+# One step, as a share of a rank's gradients.
+TOLERANCE = {"allreduce": 1e-5, "fp16": 2e-3, "bf16": 2e-2, "powersgd": 1.0}
+
+
+class GivenGradients(torch.nn.Module):
+    """What backward() is started with becomes the gradients."""
+
+    def __init__(self, shapes, device):
+        super().__init__()
+        self.all = torch.nn.ParameterList(torch.zeros(shape, device=device) for shape in shapes)
+
+    def forward(self):
+        return [parameter.view_as(parameter) for parameter in self.all]
+
+
+def gradients_of(pattern, shapes, device):
+    gradients, offset = [], 0
+    for shape in shapes:
+        count = math.prod(shape)
+        index = torch.arange(offset, offset + count) % PERIOD
+        gradients.append(pattern[index].view(shape).to(device))
+        offset += count
+    return gradients
+
+
+def pattern(rank):
+    return torch.randn(PERIOD, generator=torch.Generator().manual_seed(rank + 1))
+
+
+def register(ddp, spec):
+    name, _, options = spec.partition(":")
+    plain = {"allreduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook,
+             "bf16": default_hooks.bf16_compress_hook, "noop": noop_hook}
+    if name in plain:
+        ddp.register_comm_hook(None, plain[name])
+        return
+    given = dict(pair.split("=") for pair in options.split(",") if pair)
+    # PyTorch's cannot start before its buckets are rebuilt; the warm-up steps are behind that.
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(given.get("rank", 1)),
+                                        start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+class Reduction:
+    def __init__(self, work, device):
+        self.device = device
+        self.shapes = work["shapes"]
+        self.model = GivenGradients(self.shapes, device)
+        self.ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        register(self.ddp, work["hook"])
+        self.given = gradients_of(pattern(dist.get_rank()), self.shapes, device)
+        for _ in range(4):
+            self.step()
+
+    def step(self):
+        self.ddp.zero_grad(set_to_none=False)
+        results = self.ddp()
+        self.synchronize()
+        begin = time.perf_counter()
+        torch.autograd.backward(results, self.given)
+        self.synchronize()
+        return time.perf_counter() - begin
+
+    def synchronize(self):
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    def error(self):
+        ranks = dist.get_world_size()
+        mean = sum(pattern(rank).double() for rank in range(ranks)) / ranks
+        exact = gradients_of(mean, self.shapes, self.device)
+        off = sum(((p.grad.double() - e) ** 2).sum().item() for p, e in zip(self.model.all, exact))
+        return math.sqrt(off / sum((one.double() ** 2).sum().item() for one in self.given))
+
+    def steps_in(self, seconds):
+        """Rank 0 decides: every rank's own clock would give every rank its own number."""
+        count = torch.tensor([min(1000, max(5, int(seconds / max(self.step(), 1e-9))))], device=self.device)
+        dist.broadcast(count, 0)
+        return int(count.item())
+
+
+def quantile(values, q):
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    below = int(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] * (1 - place + below) + values[above] * (place - below)
+
+
+def measure(work, device):
+    reduction = Reduction(work, device)
+    row = {"size_bytes": work["size_bytes"], "hook": work["hook"]}
+    name = work["hook"].partition(":")[0]
+    if name == "powersgd":  # of one step without what earlier ones owed there is none any more
+        row["verified"] = all(bool(torch.isfinite(p.grad).all()) for p in reduction.model.all)
+    elif name != "noop":
+        row["error"] = reduction.error()
+        row["verified"] = row["error"] <= TOLERANCE[name]
+    steps = work["steps"] or reduction.steps_in(work["seconds"])
+    seconds = [reduction.step() for _ in range(steps)]
+    return row | {"steps": steps, "p50_ms": 1e3 * quantile(seconds, 0.5), "p99_ms": 1e3 * quantile(seconds, 0.99),
+                  "min_ms": 1e3 * min(seconds), "torch": torch.__version__}
+
+
+def main():
+    work, answers, kind = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+    dist.init_process_group("gloo" if kind == "cpu" else "nccl")
+    device = "cpu"
+    if kind == "cuda":
+        device = f"cuda:{dist.get_rank() % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    for one in work:
+        row = measure(one, device)
+        if dist.get_rank() == 0:
+            with open(answers, "a") as file:
+                file.write(json.dumps(row) + "\n")
+    dist.destroy_process_group()
+
+
+main()

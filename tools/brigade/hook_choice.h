@@ -1,0 +1,20 @@
+// The hooks that bench and plan speak of.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace brigade::tool {
+
+// Specs of the registry from "fp16,powersgd:rank=2,int8" (a comma before an option belongs
+// to the hook before it), or every row of the table when empty. Hooks that begin with plain
+// averaging are taken as they are afterwards: start=0, unless the spec says otherwise.
+// Throws ConfigError, as make_hook does, for what the registry does not know.
+std::vector<std::string> choose_hooks(const std::string& text);
+
+// The row of the table that does the work: "powersgd" of "fp16+powersgd:rank=2,start=0".
+std::string base_name(const std::string& spec);
+// What one step may be off by, from the table; the sum of a wrapper's and its hook's.
+// Negative: the result is not a mean.
+double tolerance_of(const std::string& spec);
+
+}  // namespace brigade::tool

@@ -1,0 +1,23 @@
+// Sizes and numbers as people type and read them. What cannot be read is a
+// ConfigError that names the option, the text and the valid forms.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace brigade::tool {
+
+// Bytes: "4096", "64K", "1M", "25MB", "1GiB"; K, M and G are powers of 1024. 4 bytes to
+// 64 GiB, rounded down to whole float32 values.
+int64_t parse_size(const std::string& text, const std::string& option);
+// "1M", "1M:256M" (doubling), "1M:256M:4" (times 4), and lists of these by comma.
+std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option);
+// A whole number of things: "25000000", "25M", "1.5B"; K, M, B (or G) are powers of 1000.
+int64_t parse_count(const std::string& text, const std::string& option);
+
+std::string size_text(double bytes);  // "64 KiB", "16 MiB"
+
+// The words between commas; a ConfigError for an empty one.
+std::vector<std::string> parse_list(const std::string& text, const std::string& option);
+
+}  // namespace brigade::tool
