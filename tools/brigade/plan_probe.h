@@ -1,0 +1,25 @@
+// What plan's arithmetic starts from, measured on this machine in a second or two: what
+// each hook computes, what transport costs the CPU, how long a message takes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan_model.h"
+#include "reduction.h"
+
+namespace brigade::tool {
+
+struct Probe {
+  Machine machine;
+  std::vector<HookCost> hooks;  // in the order asked for
+  int cores = 1;                // of this machine
+};
+
+// Runs two ranks over loopback. `specs` as choose_hooks gives them. CPU time counts, not
+// the clock's, so other programs on the machine disturb little.
+Probe probe(const std::vector<std::string>& specs);
+
+// Cores that a rank has to itself when `ranks` share this machine; at least 1.
+int cores_for(int ranks);
+
+}  // namespace brigade::tool
