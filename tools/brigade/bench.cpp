@@ -9,7 +9,7 @@
 #include "brigade/launch.h"
 #include "command.h"
 #include "hook_choice.h"
-#include "output_file.h"
+#include "json_file.h"
 #include "quantities.h"
 #include "reduction.h"
 #include "team.h"
@@ -97,12 +97,12 @@ std::string line_of(const json& row, const Terminal& terminal) {
 }
 
 // In a worker, for all sizes and hooks.
-void measure(const ProcessGroup& group, const BenchOptions& options,
+void measure(const ProcessGroup& group, at::Device device, const BenchOptions& options,
              const Answers& answers) {
   Terminal terminal;
   const bool speaks = group.rank() == 0;
   for (const int64_t bytes : options.bytes) {
-    Reduction reduction(group, shapes_of_size(bytes), options.device);
+    Reduction reduction(group, shapes_of_size(bytes), device);
     for (const std::string& spec : options.specs) {
       if (speaks) terminal.progress(size_text(static_cast<double>(bytes)) + "  " + spec);
       const ReductionCheck check = reduction.check(spec);
@@ -159,7 +159,6 @@ void run_bench(BenchOptions options) {
   const double rate = options.link.empty() || options.link == "loopback"
                           ? 0
                           : parse_rate(options.link, "--link");
-  if (!options.json.empty()) check_output_file(options.json, "--json");
   check_memory(options);
   if (rate > 0 && options.device == "cuda")
     throw ConfigError("--link shapes Gloo's traffic: take --device cpu with it");
@@ -176,14 +175,16 @@ void run_bench(BenchOptions options) {
                 ", times of rank 0; algbw and busbw in GB/s");
   terminal.line(terminal.paint(Paint::bold, head()));
   const Answers answers;
-  run_team(team, [&](const ProcessGroup& group) { measure(group, options, answers); });
+  run_team(team, [&](const ProcessGroup& group, at::Device device) {
+    measure(group, device, options, answers);
+  });
   json document = set_up(options, over);
   document["rows"] = answers.all();
   if (options.against_pytorch) {
     document["pytorch"] = bench_torch(team, options.specs, options.bytes, options.seconds,
                                       options.steps, document["rows"]);
   }
-  if (!options.json.empty()) write_whole(options.json, document.dump(2) + "\n");
+  write_json(options.json, document);
   judge(document["rows"]);
 }
 
@@ -221,7 +222,7 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
       ->check(CLI::Range(1, 1'000'000));
   bench->add_flag("--against-pytorch", options->against_pytorch,
                   "the same with PyTorch's own hooks, where a Python with torch is found");
-  bench->add_option("--json", options->json, "write the results to this file as well");
+  add_json_option(*bench, options->json);
   bench->callback([options] { run_bench(*options); });
 }
 

@@ -11,11 +11,8 @@ namespace brigade::tool {
 // else with 1.
 void add_bench(CLI::App& app, int& exit_code);
 void add_demo(CLI::App& app, int& exit_code);
-<<<<<<< HEAD
 void add_info(CLI::App& app, int& exit_code);
-=======
 void add_plan(CLI::App& app, int& exit_code);
->>>>>>> 7bafd76 (brigade plan: step times of every hook from what this machine measures and a latency-bandwidth model; which to use, how sure, and validated against bench)
 void add_run(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);

@@ -7,7 +7,7 @@
 #include "checkpoint/format.h"
 #include "command.h"
 #include "hook_choice.h"
-#include "output_file.h"
+#include "json_file.h"
 #include "plan_advice.h"
 #include "plan_probe.h"
 #include "plan_validate.h"
@@ -30,6 +30,7 @@ struct PlanOptions {
   double latency_us = -1;  // negative: as measured
   double compute_ms = -1;
   bool cpu = false;
+  std::string device = "cpu";
   bool validate = false;
   std::string validate_size = "48M";
   std::string json;
@@ -70,6 +71,7 @@ Job job_from(const PlanOptions& options) {
           .link_bits = options.link == "loopback" ? 0 : parse_rate(options.link, "--link"),
           .compute_seconds = options.compute_ms / 1e3,
           .compute_on_cpu = options.cpu,
+          .hooks_on_gpu = options.device == "cuda",
           .cores_per_rank = cores_for(options.gpus)};
 }
 
@@ -158,7 +160,7 @@ json json_of(const Probe& probe) {
 Probe measured(const PlanOptions& options, const std::vector<std::string>& specs) {
   Terminal terminal;
   terminal.progress("measuring this machine");
-  Probe found = probe(specs);
+  Probe found = probe(specs, options.device);
   terminal.line("measured here, 2 ranks on " + std::to_string(found.cores) +
                 " cores: " + decimals(found.machine.latency * 1e6, 0) + " us a message, " +
                 decimals(found.machine.transport_seconds_per_byte * 1e9, 2) +
@@ -227,9 +229,10 @@ json plan(const PlanOptions& options, const Job& job, const ShapeList& shapes,
 
 void run_plan(const PlanOptions& options) {
   const auto specs = specs_from(options);
-  if (!options.json.empty()) check_output_file(options.json, "--json");
   json document;
   bool agrees = true;
+  if (options.device == "cuda" && (options.cpu || options.validate))
+    throw ConfigError("--device cuda goes with neither --cpu nor --validate");
   if (options.validate) {
     const int64_t bytes = parse_size(options.validate_size, "--validate-size");
     const Probe probe = measured(options, specs);
@@ -244,7 +247,7 @@ void run_plan(const PlanOptions& options) {
     document = plan(options, job, shapes, probe);
     document["probe"] = json_of(probe);
   }
-  if (!options.json.empty()) write_whole(options.json, document.dump(2) + "\n");
+  write_json(options.json, document);
   if (!agrees) throw Error("predictions and measurements differ by more than 25 %");
 }
 
@@ -280,13 +283,17 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
       ->check(CLI::Range(0.0, 1e9));
   plan->add_flag("--cpu", options->cpu,
                  "ranks compute on the CPU: hooks compete with them for cores");
+  plan->add_option("--device", options->device,
+                   "where hooks are measured: cpu, or cuda on a machine with a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   plan->add_option("--hooks", options->hooks,
                    "names by comma, with options; all hooks when left out");
   plan->add_flag("--validate", options->validate,
                  "compare predictions with measurements on loopback, 1gbit and 100mbit");
   plan->add_option("--validate-size", options->validate_size, "of the gradients for that")
       ->capture_default_str();
-  plan->add_option("--json", options->json, "write the results to this file as well");
+  add_json_option(*plan, options->json);
   plan->callback([options] { run_plan(*options); });
 }
 

@@ -93,8 +93,11 @@ Doubt doubt_of(const Job& job, const HookCost& cost) {
   if (job.ranks() > 2) add(0.10, "more than two ranks: measured with two only");
   if (job.ranks_per_host > 1)
     add(0.10, "ranks that share a host's link: assumed to share it evenly");
-  if (!job.compute_on_cpu)
-    add(0.15, "gradients on GPUs: hooks were measured on this machine's CPU");
+  if (!job.compute_on_cpu && !job.hooks_on_gpu) {
+    add(0.15,
+        "gradients on GPUs: hooks were measured on this machine's CPU (--device cuda on "
+        "one with a GPU knows better)");
+  }
   if (cost.spread > 0.1)
     add(std::min(0.3, cost.spread), "this machine is busy: measurements vary");
   return doubt;

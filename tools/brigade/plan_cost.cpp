@@ -29,8 +29,7 @@ HookCost cost_of(const std::string& spec, const Machine& machine, const ProbeSam
   const double pieces = large.collectives / cost.kind.phases;
   cost.piece_values = pieces > large.buckets ? large.values / pieces : 0;
   // Of buckets that go in pieces the stations' times are not told apart.
-  if (cost.piece_values == 0)
-    cost.decode_share = std::clamp(large.decode_share, 0.05, 0.6);
+  if (cost.piece_values == 0) cost.decode_share = std::clamp(large.decode_share, 0.05, 0.6);
   cost.tolerance = tolerance_of(spec);
   cost.spread = large.spread;
   return cost;

@@ -6,7 +6,7 @@
 
 namespace brigade::tool {
 
-// One hook at one size: medians over the steps.
+// One hook at one size.
 struct ProbeSample {
   double values = 0;
   double cpu_seconds = 0;   // of a step, all threads of a rank

@@ -49,7 +49,7 @@ struct HookCost {
 struct Machine {
   // Of the CPU, for a byte sent and one received. 0 where a GPU does it beside its compute.
   double transport_seconds_per_byte = 0;
-  double latency = 0;                     // seconds, of one message
+  double latency = 0;  // seconds, of one message
 };
 
 struct BucketLoad {
@@ -60,11 +60,12 @@ struct BucketLoad {
 struct Job {
   int hosts = 2;
   int ranks_per_host = 1;
-  double link_bits = 0;        // a second, of a host, each way; 0: nothing but the CPU
+  double link_bits = 0;         // a second, of a host, each way; 0: nothing but the CPU
   double link_burst_bytes = 0;  // that a link which was idle takes at once
-  double compute_seconds = 0;  // of a step without communication
+  double compute_seconds = 0;   // of a step without communication
   double forward_share = 1.0 / 3;
   bool compute_on_cpu = false;  // then hooks compete with it for cores
+  bool hooks_on_gpu = false;    // they were measured there
   int cores_per_rank = 1;
   int ranks() const { return hosts * ranks_per_host; }
 };

@@ -17,7 +17,9 @@ struct Probe {
 
 // Runs two ranks over loopback. `specs` as choose_hooks gives them. CPU time counts, not
 // the clock's, so other programs on the machine disturb little.
-Probe probe(const std::vector<std::string>& specs);
+// On "cuda", where hooks and collectives share the GPU, what counts is the time by which a
+// hook takes longer than its bytes alone.
+Probe probe(const std::vector<std::string>& specs, const std::string& device = "cpu");
 
 // Cores that a rank has to itself when `ranks` share this machine; at least 1.
 int cores_for(int ranks);

@@ -18,9 +18,9 @@ constexpr double kAgreement = 0.25;
 // Median seconds by hook; noop's last.
 std::vector<double> measure(const Probe& probe, int64_t bytes, const ShapedLink* link) {
   const Answers answers;
-  run_team({.link = link}, [&](const ProcessGroup& group) {
+  run_team({.link = link}, [&](const ProcessGroup& group, at::Device device) {
     Terminal terminal;
-    Reduction reduction(group, shapes_of_size(bytes), "cpu");
+    Reduction reduction(group, shapes_of_size(bytes), device);
     const auto take = [&](const std::string& spec) {
       const bool speaks = group.rank() == 0;
       if (speaks) terminal.progress((link ? link->rate() : "loopback") + "  " + spec);

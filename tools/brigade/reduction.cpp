@@ -75,14 +75,10 @@ double square_sum(const at::Tensor& values) {
 }  // namespace
 
 struct Reduction::State {
-  State(ProcessGroup group, Shapes shapes, const std::string& device_name)
+  State(ProcessGroup group, Shapes shapes, at::Device device)
       : group(std::move(group)),
         shapes(std::move(shapes)),
-        device(device_name == "cuda"
-                   ? at::Device(at::kCUDA,
-                                static_cast<c10::DeviceIndex>(this->group.local_rank() %
-                                                              torch::cuda::device_count()))
-                   : at::Device(at::kCPU)),
+        device(device),
         model(std::make_shared<GivenGradientsImpl>(this->shapes, device)),
         ddp(model, this->group, {.gradient_as_bucket_view = true}) {
     given = gradients_of(pattern(this->group.rank() + 1));
@@ -170,7 +166,7 @@ struct Reduction::State {
   std::vector<at::Tensor> given;
 };
 
-Reduction::Reduction(ProcessGroup group, Shapes shapes, const std::string& device)
+Reduction::Reduction(ProcessGroup group, Shapes shapes, at::Device device)
     : state_(std::make_unique<State>(std::move(group), std::move(shapes), device)) {}
 Reduction::~Reduction() = default;
 

@@ -44,7 +44,7 @@ struct ReductionCheck {
 // A model under DistributedDataParallel. Everything is collective.
 class Reduction {
  public:
-  Reduction(ProcessGroup group, Shapes shapes, const std::string& device);
+  Reduction(ProcessGroup group, Shapes shapes, at::Device device);
   ~Reduction();
 
   // Two steps to warm up, then as many as fit into `seconds`, `least` to `most`.

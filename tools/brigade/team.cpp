@@ -1,14 +1,19 @@
 #include "team.h"
 
+#include <c10/util/Logging.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <map>
 #include <sstream>
 
+#include "accelerator.h"
 #include "brigade/launch.h"
 
 namespace brigade::tool {
@@ -21,6 +26,19 @@ LaunchOptions launch_options() {
   return options;
 }
 
+// What is freed stays with the process: whether the kernel hands out and clears the same
+// pages in every step or in none is chance, and doubles the time of some hooks.
+void keep_memory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_ARENA_MAX, 1);
+}
+// The same for programs.
+const std::map<std::string, std::string> kKeepMemory{
+    {"MALLOC_MMAP_MAX_", "0"},
+    {"MALLOC_TRIM_THRESHOLD_", "2147483647"},
+    {"MALLOC_ARENA_MAX", "1"}};
+
 // For programs on a link, which know torchrun's variables only.
 void speak_of_hosts(const TeamOptions& options, int rank) {
   options.link->enter(rank);
@@ -31,6 +49,20 @@ void speak_of_hosts(const TeamOptions& options, int rank) {
   setenv("MASTER_ADDR", ShapedLink::address(0).c_str(), 1);
   setenv("MASTER_PORT", "29601", 1);  // of the link's own network
   setenv("GLOO_SOCKET_IFNAME", ShapedLink::kInterface, 1);
+}
+
+// NCCL refuses two ranks on one GPU, unless it takes them for two hosts.
+void share_a_gpu(int rank) {
+  setenv("NCCL_HOSTID", ("host" + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
+    setenv(off, "1", 1);
+}
+
+// A link's hosts have no names, of which LibTorch's store would warn each time.
+void warn_less() {
+  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
+  c10::initLogging();
 }
 
 }  // namespace
@@ -70,21 +102,34 @@ std::vector<nlohmann::json> Answers::all() const {
   return answers;
 }
 
-void run_team(const TeamOptions& options, const std::function<void(ProcessGroup)>& body) {
-  launch(
-      options.ranks,
-      [&](int rank) {
-        if (options.link) return body(options.link->join(rank));
-        body(init_process_group({.backend = options.device == "cuda" ? "nccl" : "gloo"}));
-      },
-      launch_options());
+void run_team(const TeamOptions& options, const TeamBody& body) {
+  const auto work = [&](int rank) {
+    keep_memory();
+    if (options.link) {
+      warn_less();
+      return body(options.link->join(rank), c10::Device(c10::kCPU));
+    }
+    const c10::Device device = choose_device(options.device, rank);
+    if (device.is_cuda() &&
+        cuda_device_names().size() < static_cast<size_t>(options.ranks)) {
+      share_a_gpu(rank);
+    }
+    body(init_process_group({.backend = device.is_cuda() ? "nccl" : "gloo"}), device);
+  };
+  launch(options.ranks, work, launch_options());
 }
 
 void run_team(const TeamOptions& options, const std::vector<std::string>& command) {
   launch(
       options.ranks,
       [&](int rank) {
+        for (const auto& [name, value] : kKeepMemory)
+          setenv(name.c_str(), value.c_str(), 0);
         if (options.link) speak_of_hosts(options, rank);
+        if (options.device == "cuda" &&
+            cuda_device_names().size() < static_cast<size_t>(options.ranks)) {
+          share_a_gpu(rank);
+        }
         std::vector<char*> argv;
         for (const std::string& word : command)
           argv.push_back(const_cast<char*>(word.c_str()));

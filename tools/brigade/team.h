@@ -1,6 +1,8 @@
 // Workers that measure: real processes, over loopback or a shaped link, and what their
 // first rank has to say.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -37,9 +39,12 @@ struct TeamOptions {
   const ShapedLink* link = nullptr;
 };
 
-// Starts the ranks, each with a thread unless OMP_NUM_THREADS says otherwise, and calls
-// `body` in each. Returns when all have returned; throws what launch() throws.
-void run_team(const TeamOptions& options, const std::function<void(ProcessGroup)>& body);
+// Starts the ranks, each with a thread unless OMP_NUM_THREADS says otherwise, and with
+// memory that is kept when freed, so that steps do not differ by the kernel's work; calls
+// `body` in each. Returns when all have returned; throws what launch() throws, and where
+// there is no CUDA to be had ConfigError. Ranks without a GPU of their own share one.
+using TeamBody = std::function<void(ProcessGroup group, c10::Device device)>;
+void run_team(const TeamOptions& options, const TeamBody& body);
 // The same for a program that reads torchrun's variables.
 void run_team(const TeamOptions& options, const std::vector<std::string>& command);
 
