@@ -120,11 +120,11 @@ TEST(PlanModel, BucketsAreThoseOfDistributedDataParallel) {
 
 TEST(PlanModel, LowRankHooksSendTheirFactors) {
   const HookCost power{.spec = "powersgd:rank=2", .kind = kind_of("powersgd")};
-  const auto one = buckets_of({{1000}, {512, 256, 3, 3}, {4, 4}}, power, 2);
+  const auto one = buckets_of({{1000}, {64, 32, 3, 3}, {4, 4}}, power, 2);
   ASSERT_EQ(one.size(), 1U);
   // A vector and a matrix too small to gain as they are, of the kernel two columns each
   // way.
-  EXPECT_EQ(one[0].payload_bytes, 4 * (1000 + 2 * (512 + 2304) + 16));
+  EXPECT_EQ(one[0].payload_bytes, 4 * (1000 + 2 * (64 + 288) + 16));
   const HookCost batched{.spec = "batched_powersgd:rank=2",
                          .kind = kind_of("batched_powersgd")};
   const auto square = buckets_of({{1000, 1000}}, batched, 2);
