@@ -237,6 +237,7 @@ class Repeating(Folder):
         done = self.demo("-n", "1", "--steps", "9", "--hook", "fp16")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("one rank sends nothing", done.stdout)
+        self.assertIn("Give --hook allreduce too", done.stdout)
 
 
 def in_terminal(arguments, folder, keys=None, **more):
@@ -284,15 +285,25 @@ class OnATerminal(Folder):
         self.assertNotIn("\033", written)
         self.assertEqual(written.count("20/20"), 1)
 
-    def test_ctrl_c_leaves_no_process_and_no_file(self):
+    def interrupted(self, arguments, after):
         mark = f"look{os.getpid()}"
-        written, code = in_terminal(["--steps", "100000", "--link", "off"], self.folder, (b"loss", b"\x03"), TERM="xterm", DEMO_MARK=mark)
-        self.assertEqual(code, 128 + signal.SIGINT, written)
+        written, code = in_terminal(arguments, self.folder, (after, b"\x03"), TERM="xterm", DEMO_MARK=mark)
+        self.assertIn(code, (128 + signal.SIGINT, -signal.SIGINT), written)
         self.assertEqual(files_in(self.folder), [])
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and processes_with(mark):
             time.sleep(0.05)
         self.assertEqual(processes_with(mark), [])
+
+    def test_ctrl_c_leaves_no_process_and_no_file(self):
+        self.interrupted(["--steps", "100000", "--link", "off"], after=b"loss")
+
+    def test_ctrl_c_leaves_no_network_either(self):
+        if "Not over a link" in self.demo("--hook", "allreduce", "--hook", "int8", "--steps", "1", "--out", "probe").stdout:
+            self.skipTest("no network namespaces here")
+        shutil.rmtree(pathlib.Path(self.folder, "probe"))
+        # The namespaces have no names: they last as long as a process holds them.
+        self.interrupted(["--hook", "allreduce", "--hook", "int8", "--steps", "25", "--link", "1mbit"], after=b"namespaces:")
 
 
 def processes_with(mark):
@@ -321,6 +332,7 @@ class BadInput(Folder):
             (["--batch", "1500"], "--batch"),
             (["--hook", "powersdg"], "did you mean 'powersgd'"),
             (["--hook", "powersgd:rank=x"], "rank"),
+            (["--hook", "fp16", "--hook", "fp16"], "--hook fp16 is given twice"),
             (["--link", "fast"], "--link is 'fast'"),
             (["--out", "file"], "cannot write into 'file'"),
             (["--out", "/proc/demo"], "cannot write into '/proc/demo'"),

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
@@ -230,7 +231,11 @@ void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
 }
 
 void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
-  for (const std::string& spec : hooks) make_hook(spec);
+  std::set<std::string> seen;
+  for (const std::string& spec : hooks) {
+    make_hook(spec);  // throws for what it does not know
+    if (!seen.insert(spec).second) throw ConfigError("--hook " + spec + " is given twice");
+  }
   if (options.link != kOff) parse_rate(options.link, "--link");
   check_output_folder(options.out, "--out");
   if (!options.json.empty()) check_output_file(options.json, "--json");
@@ -262,6 +267,8 @@ int demo(const DemoOptions& options, const std::string& command) {
   terminal.line();
   const bool same = print_replicas(terminal, record.series);
   for (const std::string& sentence : record.verdict) terminal.sentence(sentence);
+  if (!baseline_of(record.series[0], record.series))
+    terminal.sentence("Give --hook allreduce too, to compare with it.");
   terminal.line();
   write_files(terminal, record, options);
   if (!same) throw Error("the ranks' replicas differ");
