@@ -4,6 +4,7 @@
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/error.h"
+#include "brigade/grad_scaler.h"
 #include "brigade/hook.h"
 #include "brigade/hooks/post_local_sgd.h"
 #include "brigade/hooks/power_sgd.h"

@@ -31,6 +31,7 @@
 namespace brigade {
 
 class DistributedSampler;
+class GradScaler;
 class ModelAverager;
 namespace optim {
 class DiLoCo;
@@ -105,6 +106,9 @@ CheckpointPart sampler_part(DistributedSampler& sampler, std::string name = "sam
 // torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
 // another number of ranks they stay as they are.
 CheckpointPart random_part(std::string name = "random");
+// Scale, factors and the count of steps without overflow (brigade/grad_scaler.h); equal on
+// all ranks.
+CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
 // The program's own tensors and values, equal on all ranks or each rank its own; loading
 // replaces the content of `state`.
 CheckpointPart user_part(PartState& state, bool per_rank = false,

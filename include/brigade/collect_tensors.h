@@ -40,6 +40,38 @@ concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> ||
 template <class>
 inline constexpr bool kUnsupported = false;
 
+// Whether a T of the caller's, copied, can have its tensors exchanged: what collect_tensors
+// below takes, less what holds none.
+template <class T>
+constexpr bool holds_tensors() {
+  if constexpr (std::is_same_v<T, at::Tensor> || UserCollectable<T>) {
+    return true;
+  } else if constexpr (PlainValue<T>) {
+    return false;
+  } else if constexpr (kIsOptional<T>) {
+    return holds_tensors<typename T::value_type>();
+  } else if constexpr (MapLike<T>) {
+    return holds_tensors<typename T::mapped_type>();
+  } else if constexpr (std::ranges::range<T>) {
+    using Element = std::remove_reference_t<std::ranges::range_reference_t<T>>;
+    if constexpr (std::is_const_v<Element> || std::is_same_v<Element, T>) {
+      return false;
+    } else {
+      return holds_tensors<Element>();
+    }
+  } else if constexpr (TupleLike<T>) {
+    return []<size_t... I>(std::index_sequence<I...>) {
+      constexpr auto suits = []<class E>(std::type_identity<E>) {
+        return PlainValue<E> || holds_tensors<E>();
+      };
+      return (suits(std::type_identity<std::tuple_element_t<I, T>>{}) && ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>{});
+  } else {
+    return false;
+  }
+}
+
 struct CollectTensors {
   template <class T>
   void operator()(T& value, std::vector<at::Tensor*>& found) const {

@@ -16,6 +16,7 @@
 
 #include "brigade/error.h"
 #include "brigade/hook.h"
+#include "brigade/mixed_precision.h"
 #include "brigade/process_group.h"
 #include "brigade/trace.h"
 
@@ -50,6 +51,8 @@ struct DdpOptions {
   // every iteration: then unused parameters cost nothing, and re-entrant or repeated use of
   // a parameter works. That the graph changed is an error in backward().
   bool static_graph = false;
+  // Forward and backward passes, and what travels, in smaller dtypes.
+  std::optional<MixedPrecision> mixed_precision;
 
   // ---- changes only speed or memory ----
 
@@ -145,9 +148,16 @@ class DdpCore {
   DdpCore(const DdpCore&) = delete;
   DdpCore& operator=(const DdpCore&) = delete;
 
-  // Around each forward pass. With gradients disabled neither does anything. Otherwise
-  // collective, where it broadcasts buffers, and after the first iteration.
+  // Around each forward pass. With gradients disabled neither does anything, but for mixed
+  // precision. Otherwise collective, where it broadcasts buffers, and after the first
+  // iteration.
   void before_forward();
+  // Between the two: whether arguments of forward() must be cast, and casts them.
+  bool casts_arguments() const;
+  void cast_arguments(const std::vector<at::Tensor*>& tensors) const;
+  // In place of after_forward when the forward pass threw: with mixed precision puts the
+  // full-precision tensors back.
+  void forward_failed() noexcept;
   // Whether after_forward wants the results of this pass.
   bool wants_results() const;
   // The tensors of the result; some may be replaced by equal ones with a longer graph.

@@ -13,6 +13,7 @@
 
 #include <concepts>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -40,6 +41,26 @@ class [[nodiscard]] NoSync {
   bool before_;
 };
 
+namespace detail {
+// An argument of forward(), given as T&&: a copy of it that may be changed where it holds
+// tensors, else the argument itself.
+template <class T>
+class Argument {
+  using Value = std::remove_cvref_t<T>;
+
+ public:
+  static constexpr bool kCopied = holds_tensors<Value>() && std::copy_constructible<Value>;
+  explicit Argument(std::remove_reference_t<T>& given) : value_(given) {}
+  void collect(std::vector<at::Tensor*>& found) {
+    if constexpr (kCopied) brigade::collect_tensors(value_, found);
+  }
+  T&& get() { return static_cast<T&&>(value_); }
+
+ private:
+  std::conditional_t<kCopied, Value, std::remove_reference_t<T>&> value_;
+};
+}  // namespace detail
+
 // The module behind DistributedDataParallel. It owns the wrapped one as its child "module",
 // so parameters(), buffers(), train(), to() and torch::save reach it. Wrap a model that is
 // on its device already, and do not change which parameters it has, or which need
@@ -55,15 +76,23 @@ class DistributedDataParallelImpl : public torch::nn::Module {
         core_(describe_model(*module_), std::move(group), std::move(options)) {}
 
   // The wrapped module's forward. What it returns must hold its tensors where
-  // brigade::collect_tensors finds them.
+  // brigade::collect_tensors finds them. With mixed precision it is given copies of the
+  // arguments that hold tensors, cast; arguments whose type collect_tensors does not know
+  // are given on as they are.
   template <class... Args>
   auto forward(Args&&... args) {
     core_.before_forward();
-    auto result = module_->forward(std::forward<Args>(args)...);
-    std::vector<at::Tensor*> tensors;
-    if (core_.wants_results()) collect_tensors(result, tensors);
-    core_.after_forward(tensors);
-    return result;
+    try {
+      auto result = core_.casts_arguments() ? forward_cast(std::forward<Args>(args)...)
+                                            : module_->forward(std::forward<Args>(args)...);
+      std::vector<at::Tensor*> tensors;
+      if (core_.wants_results()) collect_tensors(result, tensors);
+      core_.after_forward(tensors);
+      return result;
+    } catch (...) {
+      core_.forward_failed();
+      throw;
+    }
   }
 
   // Works with bucket views too.
@@ -99,6 +128,19 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   DdpCore& core() { return core_; }
 
  private:
+  template <class... Args>
+  auto forward_cast(Args&&... args) {
+    std::tuple<detail::Argument<Args>...> cast(args...);
+    return std::apply(
+        [this](auto&... each) {
+          std::vector<at::Tensor*> tensors;
+          (each.collect(tensors), ...);
+          core_.cast_arguments(tensors);
+          return module_->forward(each.get()...);
+        },
+        cast);
+  }
+
   std::shared_ptr<M> module_;
   DdpCore core_;
 };

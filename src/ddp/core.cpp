@@ -100,6 +100,7 @@ std::vector<std::string> trained_names(const DdpModel& model, const DdpOptions& 
 // Why this rank cannot train its model; empty: it can.
 std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   reducer_options(options);
+  if (options.mixed_precision) check(*options.mixed_precision);
   check_ignored_names(model, options.parameters_to_ignore);
   bucket_indices(options, trained_names(model, options));
   const auto& parameters = model.parameters;
@@ -155,6 +156,7 @@ std::string quoted(const std::vector<std::string>& names,
 // ---- State ------------------------------------------------------------------------------
 
 void DdpCore::State::make_reducer() {
+  restore_full_precision();
   logger.reset();
   reducer.reset();  // before the next one: its hooks on the parameters must be gone
   auto made_of = reducer_options(options);
@@ -168,8 +170,20 @@ void DdpCore::State::make_reducer() {
   for (const at::Tensor& parameter : trained) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
   }
+  if (low_precision) low_precision->watch(trained);
   if (in_backward && !options.gradient_as_bucket_view) reducer->set_optimizer_in_backward();
   if (engine) register_hook();
+}
+
+void DdpCore::State::restore_full_precision() {
+  if (low_precision) low_precision->restore();
+}
+
+void DdpCore::State::drop_low_precision() noexcept try {
+  restore_full_precision();
+} catch (const std::exception&) {
+  // It complains of a parameter that was changed in between; all have their data back, and
+  // whoever calls this has a worse error under way, or is done with the model.
 }
 
 bool DdpCore::State::hooks_in_place() const {
@@ -250,14 +264,29 @@ DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
     state_->name_of[parameter.tensor.unsafeGetTensorImpl()] = parameter.name;
   }
   if (state_->options.init_sync) state_->broadcast_model(0);
+  if (state_->options.mixed_precision) {
+    state_->low_precision =
+        std::make_shared<LowPrecision>(*state_->options.mixed_precision);
+    state_->hook = state_->around(nullptr);
+    if (state_->hook) state_->make_engine();
+  }
   state_->make_reducer();
 }
 
-DdpCore::~DdpCore() { state_->close_engine(); }
+DdpCore::~DdpCore() {
+  state_->drop_low_precision();
+  state_->close_engine();
+}
 
 void DdpCore::before_forward() {
   State& s = *state_;
-  if (!at::GradMode::is_enabled()) return;  // inference: no rank need hear of it
+  if (!at::GradMode::is_enabled()) {  // inference: no rank need hear of it
+    // Copies that wait for a backward pass serve here too.
+    s.restore_after_forward = s.low_precision && !s.low_precision->lowered();
+    if (s.restore_after_forward) s.low_precision->lower(s.model);
+    return;
+  }
+  if (s.low_precision) s.low_precision->abandon();
   s.agree_on_hook();
   s.drop_queued = false;  // a failed backward pass never came to it
   s.prepare_forward();
@@ -265,6 +294,19 @@ void DdpCore::before_forward() {
     s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
   }
   if (s.joining) s.announce_gradient_sync();
+  if (s.low_precision) s.low_precision->lower(s.model);
+}
+
+bool DdpCore::casts_arguments() const { return state_->low_precision != nullptr; }
+
+void DdpCore::cast_arguments(const std::vector<at::Tensor*>& tensors) const {
+  state_->low_precision->cast(tensors);
+}
+
+void DdpCore::forward_failed() noexcept {
+  // Copies that wait for a backward pass do so still.
+  const bool mine = std::exchange(state_->restore_after_forward, false);
+  if (at::GradMode::is_enabled() || mine) state_->drop_low_precision();
 }
 
 bool DdpCore::wants_results() const {
@@ -275,7 +317,10 @@ bool DdpCore::wants_results() const {
 
 void DdpCore::after_forward(const std::vector<at::Tensor*>& results) {
   State& s = *state_;
-  if (!at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled()) {
+    if (std::exchange(s.restore_after_forward, false)) s.restore_full_precision();
+    return;
+  }
   s.buffer_sync = s.syncs();
   if (s.syncs()) {
     s.pass_complete = s.gradient_sync;
@@ -304,6 +349,7 @@ void DdpCore::set_gradient_sync(bool on) { state_->gradient_sync = on; }
 
 void DdpCore::update_process_group(ProcessGroup group) {
   if (!group) throw ConfigError("update_process_group got an empty process group");
+  state_->restore_full_precision();
   verify_same_on_all_ranks(state_->model, state_->options, group, {});
   state_->group = std::move(group);
   state_->reducer->reset_state();
@@ -320,6 +366,7 @@ void DdpCore::remove_autograd_hooks() {
 
 void DdpCore::reset() {
   State& s = *state_;
+  s.drop_low_precision();
   s.close_engine();
   s.logger.reset();
   s.reducer.reset();

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "brigade/ddp_core.h"
+#include "ddp/low_precision.h"
 #include "engine/engine.h"
 
 namespace brigade {
@@ -37,7 +38,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::shared_ptr<Hook> hook;
   std::shared_ptr<engine::Engine> engine;
   ProcessGroup hook_group;
-  // What the caller set as a hook; `hook` is it, or with in_backward what steps behind it.
+  // What the caller set as a hook; `hook` is it, with mixed precision in another dtype,
+  // with in_backward what steps behind it.
   std::shared_ptr<Hook> callers_hook;
   std::shared_ptr<InBackward> in_backward;
   std::unordered_set<const c10::TensorImpl*> stepped;  // its parameters
@@ -60,6 +62,10 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // so that must come after one pass. What later passes accumulate is not disturbed: the
   // mean of a mean is itself.
   std::atomic<bool> static_first_pass_done{false};
+
+  // With mixed precision: the copies, and whether they go when this forward pass ends.
+  std::shared_ptr<LowPrecision> low_precision;
+  bool restore_after_forward = false;
 
   struct Joining {
     JoinOptions options;
@@ -84,7 +90,11 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   at::Device device() const { return trained.front().device(); }
 
   void make_reducer();
+  // The model's tensors are its own again, should low-precision copies stand in for them.
+  void restore_full_precision();
+  void drop_low_precision() noexcept;
   // hooking.cpp
+  std::shared_ptr<Hook> around(std::shared_ptr<Hook> callers) const;
   void make_engine(const std::string& name = "");  // empty: a new one
   void close_engine();
   void register_hook();

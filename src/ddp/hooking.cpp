@@ -56,7 +56,11 @@ void DdpCore::State::register_hook() {
   }
   auto announce = [weak = weak_from_this()](const c10d::GradBucket& bucket) {
     auto state = weak.lock();
-    if (!state || !state->in_backward) return;
+    if (!state) return;
+    // Before the hook, which may step these parameters. Nothing in this pass needs their
+    // copies any more: what used them has given its gradient.
+    if (state->low_precision) state->low_precision->restore(bucket.getParameters());
+    if (!state->in_backward) return;
     state->drop_at_end_of_backward();
     state->drop_what_is_in(bucket);
   };
@@ -117,19 +121,30 @@ void DdpCore::State::drop_what_is_in(const c10d::GradBucket& bucket) {
   }
 }
 
+std::shared_ptr<Hook> DdpCore::State::around(std::shared_ptr<Hook> callers) const {
+  if (options.mixed_precision) {
+    const MixedPrecision& dtypes = *options.mixed_precision;
+    const auto dtype = dtypes.reduce_dtype ? dtypes.reduce_dtype : dtypes.param_dtype;
+    if (dtype) callers = reduce_in(*dtype, std::move(callers));
+  }
+  return in_backward ? in_backward->behind(std::move(callers)) : callers;
+}
+
 void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   State& s = *state_;
   if (torch::autograd::get_current_graph_task_id() != -1 ||
       (s.engine && s.engine->busy())) {
     throw Error("set_hook: a backward pass is under way; set the hook between iterations");
   }
+  s.restore_full_precision();
+  auto used = s.around(hook);
   for (const at::Tensor& parameter : s.trained) {
-    if (hook) hook->check_dtype(parameter.scalar_type());
+    if (used) used->check_dtype(parameter.scalar_type());
   }
   const bool same_group =
       s.hook_group ? group && group.c10d() == s.hook_group.c10d() : !group;
-  s.callers_hook = hook;
-  s.hook = s.in_backward ? s.in_backward->behind(std::move(hook)) : std::move(hook);
+  s.callers_hook = std::move(hook);
+  s.hook = std::move(used);
   s.hook_group = std::move(group);
   s.hook_agreed = false;
   if (s.hook && s.engine && same_group) {

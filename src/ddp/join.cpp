@@ -95,6 +95,11 @@ int DdpCore::State::agree_on_root(bool candidate) const {
 void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options) {
   State& s = *state_;
   if (s.joining) throw ConfigError("join() was called inside of join()");
+  if (s.low_precision && !options.divide_by_initial_world_size) {
+    throw ConfigError(
+        "join: divide_by_initial_world_size = false can't go with mixed_precision: buckets "
+        "are averaged over the whole group there");
+  }
   s.agree_on_hook();  // also with the ranks that have no input at all
   s.joining = State::Joining{.options = options};
   auto leave = [&] {
@@ -114,6 +119,7 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
       shadow_pass(s);
       last = false;
     }
+    s.restore_full_precision();
     s.broadcast_model(s.agree_on_root(last));
     // A rank that has not seen the graph cannot follow those that have: all learn it again.
     if (s.options.static_graph &&

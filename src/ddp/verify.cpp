@@ -42,6 +42,8 @@ Lines describe(const DdpModel& model, const DdpOptions& options) {
   option("find_unused_parameters", options.find_unused_parameters);
   option("static_graph", options.static_graph);
   option("broadcast_buffers", options.broadcast_buffers);
+  option("mixed_precision",
+         options.mixed_precision ? options.mixed_precision->describe() : "none");
   option("init_sync", options.init_sync);
   option("skip_all_reduce_unused_params", options.skip_all_reduce_unused_params);
   return lines;

@@ -66,7 +66,8 @@ void TorchOptimizer::step_param(const at::Tensor& parameter, const at::Tensor& g
                                "it with all, or choose those it has"));
   }
   std::lock_guard lock(mutex_);
-  WithGradient with_gradient(parameter, gradient);
+  // Mixed precision brings gradients in halves; momentum must not be kept in them.
+  WithGradient with_gradient(parameter, gradient.to(parameter.scalar_type()));
   OnlyOne only_one(*optimizer_, group->second, parameter);
   optimizer_->step();
 }

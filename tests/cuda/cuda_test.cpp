@@ -270,6 +270,60 @@ TEST_P(CudaHooks, RanksThatMeetRarelyEndWithTheSameBits) {
   });
 }
 
+// Two layers and a frozen one between them.
+torch::nn::Sequential layers_on_gpu() {
+  at::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(32, 64), torch::nn::Tanh(),
+                            torch::nn::Linear(64, 64), torch::nn::Tanh(),
+                            torch::nn::Linear(64, 8));
+  for (auto& parameter : net[2]->parameters()) parameter.requires_grad_(false);
+  net->to(kGpu);
+  return net;
+}
+
+TEST_P(CudaHooks, MixedPrecisionTrainsInHalvesAndLeavesFullPrecision) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    for (at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+      for (bool views : {false, true}) {
+        torch::nn::Sequential net = layers_on_gpu();
+        DistributedDataParallel ddp(
+            net, group,
+            {.mixed_precision = MixedPrecision{.param_dtype = dtype},
+             .bucket_cap_mb = 0.004,
+             .gradient_as_bucket_view = views});
+        torch::optim::Adam adam(ddp->core().parameters(), 1e-2);
+        GradScaler scaler({.init_scale = 1 << 26, .growth_interval = 4}, group);
+        const at::Tensor x = at::randn({64, 32}, kGpu), y = at::tanh(x.narrow(1, 0, 8));
+        double first = 0, last = 0;
+        for (int step = 0; step < 60; ++step) {
+          ddp->zero_grad(step % 2 == 0);
+          at::Tensor output = ddp->forward(x);
+          EXPECT_EQ(output.scalar_type(), dtype);
+          at::Tensor loss = at::mse_loss(output.to(at::kFloat), y);
+          scaler.scale(loss).backward();
+          for (const at::Tensor& parameter : net->parameters()) {
+            EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+            if (parameter.requires_grad()) {
+              EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+            }
+          }
+          scaler.step(adam);
+          scaler.update();
+          (step == 0 ? first : last) = loss.item<double>();
+        }
+        EXPECT_LT(last, 0.5 * first);
+        for (const at::Tensor& parameter : net->parameters()) {
+          at::Tensor root = parameter.detach().clone();
+          group.broadcast(root);
+          EXPECT_TRUE(at::equal(root, parameter));
+        }
+        const HookTraffic traffic = ddp->hook_stats().last_step;
+        EXPECT_EQ(traffic.bytes_before, 2 * traffic.bytes_sent);
+      }
+    }
+  });
+}
+
 // Not a test of speed: prints what a backward pass of 64 MB costs, verified above.
 TEST_P(CudaHooks, PrintsTheTimeOfABackwardPassOf64MB) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {

@@ -1,0 +1,117 @@
+// Scales the loss, so that small gradients survive a backward pass in fp16, and undoes it
+// before the optimizer steps. Steps whose gradients overflowed are left out, on all ranks
+// alike, and the scale follows.
+//
+//   brigade::GradScaler scaler({}, group);
+//   for (auto& batch : loader) {
+//     ddp->zero_grad();
+//     auto output = ddp->forward(batch.data);
+//     scaler.scale(loss(output.to(at::kFloat), batch.target)).backward();
+//     scaler.unscale_(optimizer);  // only to clip or to look at gradients
+//     scaler.step(optimizer);
+//     scaler.update();
+//   }
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "brigade/optim/functional.h"
+#include "brigade/process_group.h"
+
+namespace brigade {
+
+// Names, defaults and meaning are those of Python's torch.amp.GradScaler.
+struct GradScalerOptions {
+  double init_scale = 65536;  // > 0
+  // What the scale is multiplied by after growth_interval steps in a row without overflow.
+  double growth_factor = 2;  // > 1
+  // What it is multiplied by after an overflow.
+  double backoff_factor = 0.5;     // > 0, < 1
+  int64_t growth_interval = 2000;  // > 0
+  // False: scale() and unscale_() do nothing, step() steps.
+  bool enabled = true;
+};
+
+// As a checkpoint stores it, between two steps.
+struct GradScalerState {
+  double scale = 0;
+  double growth_factor = 0;
+  double backoff_factor = 0;
+  int64_t growth_interval = 0;
+  int64_t growth_tracker = 0;  // steps in a row without overflow
+};
+
+// Not for optimizers in the backward pass, which have stepped before an overflow elsewhere
+// is known. Not thread-safe.
+class GradScaler {
+ public:
+  // With a group an overflow on one rank is one on all: step() and unscale_() are
+  // collective then. Without: each rank judges by its own gradients, which is enough where
+  // all parameters are averaged. Throws ConfigError for a bad option.
+  explicit GradScaler(const GradScalerOptions& options = {}, ProcessGroup group = {});
+
+  // The loss, or losses, times the scale.
+  at::Tensor scale(const at::Tensor& loss);
+  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& losses);
+
+  // Divides the gradients by the scale and looks for what is not finite. At most once
+  // before each step(), which else does it. Throws Error when it is called twice, before
+  // scale(), and for fp16 gradients.
+  void unscale_(torch::optim::Optimizer& optimizer);
+  // Steps the optimizer if all gradients are finite, and says whether they were. Once
+  // before each update().
+  bool step(torch::optim::Optimizer& optimizer);
+
+  // The same for any other optimizer: `parameters` are those that it steps, and name it.
+  void unscale_(const std::vector<at::Tensor>& parameters);
+  bool step(const std::vector<at::Tensor>& parameters,
+            const std::function<void()>& step_all);
+  // One of brigade/optim; steps each of `parameters` that has a gradient.
+  template <optim::FunctionalOptimizer T>
+  bool step(T& optimizer, const std::vector<at::Tensor>& parameters) {
+    return step(parameters, [&] {
+      for_each_gradient(parameters, [&](const at::Tensor& p, const at::Tensor& gradient) {
+        optimizer.step_param(p, gradient);
+      });
+    });
+  }
+
+  // At the end of each iteration, after all step()s: changes the scale, or sets it.
+  void update(std::optional<double> new_scale = std::nullopt);
+
+  double get_scale() const;  // 1 if not enabled
+  bool is_enabled() const { return options_.enabled; }
+  // What it was made with, or what load_state brought.
+  const GradScalerOptions& options() const { return options_; }
+  // None if not enabled; loading is then ignored. Throws ConfigError for a bad value.
+  std::optional<GradScalerState> state() const;
+  void load_state(const GradScalerState& state);
+
+ private:
+  enum class Stage { ready, unscaled, stepped };
+  struct Progress {
+    Stage stage = Stage::ready;
+    at::Tensor overflow;  // not zero: something is not finite
+  };
+  static void for_each_gradient(
+      const std::vector<at::Tensor>& parameters,
+      const std::function<void(const at::Tensor&, const at::Tensor&)>& visit);
+  void unscale(const void* optimizer, const std::vector<at::Tensor>& parameters);
+  bool step(const void* optimizer, const std::vector<at::Tensor>& parameters,
+            const std::function<void()>& step_all);
+  void require_scale(const char* function) const;
+
+  GradScalerOptions options_;
+  ProcessGroup group_;
+  // On the device of the first loss, as floats: so they need no wait for a GPU.
+  at::Tensor scale_, tracker_;
+  int64_t first_tracker_ = 0;
+  std::map<const void*, Progress> progress_;  // by optimizer
+};
+
+}  // namespace brigade

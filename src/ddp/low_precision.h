@@ -1,0 +1,70 @@
+// The low-precision copies that stand in for a model's tensors.
+#pragma once
+#include <torch/csrc/autograd/function.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "brigade/ddp_core.h"
+
+namespace brigade {
+
+// Lowering gives a tensor other data; whoever holds a handle to the tensor, the module, an
+// optimizer or the graph, sees it. The tensor keeps its gradient accumulator, made when it
+// had its own dtype: so autograd casts gradients up before they are added, gradients and
+// buckets have the model's dtype all the time, and the Reducer's hooks stay where they are.
+//
+// Always in a shared_ptr: callbacks in autograd's threads hold it weakly.
+class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
+ public:
+  explicit LowPrecision(const MixedPrecision& dtypes) : dtypes_(dtypes) {}
+
+  // Has these parameters' backward passes end with restore(). REQUIRES: nothing is lowered.
+  void watch(const std::vector<at::Tensor>& trained);
+  // REQUIRES: nothing is lowered.
+  void lower(const DdpModel& model);
+  // Gives these, or all, their own data back; those that have it are passed over. Throws
+  // Error, when all have it, for a parameter with a gradient that was changed meanwhile, as
+  // far as its version tells.
+  void restore(const std::vector<at::Tensor>& parameters);
+  void restore();
+  // The same for all, after a forward pass that no backward pass came for: also looks at
+  // the values, because LibTorch's optimizers change them without a version.
+  void abandon();
+  bool lowered() const;
+  // Replaces each floating-point tensor by one in param_dtype.
+  void cast(const std::vector<at::Tensor*>& tensors) const;
+
+ private:
+  struct Lowered {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor full;  // its own data
+    bool is_buffer = false;
+    uint32_t version = 0;
+  };
+  void put_back(const Lowered& lowered) const;
+  void keep_accumulator(const at::Tensor& tensor) const;
+  void restore_at_end_of_backward();
+  void restore_all(bool look_at_values);
+
+  const MixedPrecision dtypes_;
+  std::unordered_map<const c10::TensorImpl*, std::shared_ptr<torch::autograd::Node>>
+      accumulators_;
+  // Autograd has a thread for each device.
+  mutable std::mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Lowered> lowered_;
+  std::atomic<bool> queued_ = false;
+};
+
+// Throws ConfigError.
+void check(const MixedPrecision& dtypes);
+
+// A hook that reduces in `dtype` as `inner` does (null: by all-reduce of the sum).
+std::shared_ptr<Hook> reduce_in(at::ScalarType dtype, std::shared_ptr<Hook> inner);
+
+}  // namespace brigade
