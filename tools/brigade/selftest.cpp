@@ -1,7 +1,5 @@
 // brigade selftest: real workers run every hook against the exact mean, and a table says
 // which kept their promise.
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +12,7 @@
 #include "hook_check.h"
 #include "json_file.h"
 #include "shared_memory.h"
+#include "terminal.h"
 #include "workers.h"
 
 namespace brigade::tool {
@@ -33,11 +32,6 @@ struct Report {
   char results[1 << 18] = {};  // a JSON array; of finished checks only
 };
 
-bool colours() {
-  const char* no = std::getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) != 0 && (!no || !*no);
-}
-
 Json to_json(const HookCheckResult& result) {
   Json json = {{"hook", result.name},       {"passed", result.passed()},
                {"error", result.error},     {"tolerance", result.tolerance},
@@ -47,20 +41,20 @@ Json to_json(const HookCheckResult& result) {
   return json;
 }
 
-void print_row(const HookCheckResult& result) {
+void print_row(Terminal& terminal, const HookCheckResult& result) {
   const bool good = result.passed();
-  const char* begin = !colours() ? "" : good ? "\033[32m" : "\033[31m";
-  const char* end = colours() ? "\033[0m" : "";
-  std::printf("%s  %s%s%s  %-34s", isatty(STDOUT_FILENO) ? "\r\033[K" : "", begin,
-              good ? "PASS" : "FAIL", end, result.name.c_str());
+  char numbers[80];
   if (result.tolerance < 0) {
-    std::printf("%9s %9s", "-", "own");
+    std::snprintf(numbers, sizeof numbers, "%9s %9s", "-", "own");
   } else {
-    std::printf("%9.1e %9.1e", result.error, result.tolerance);
+    std::snprintf(numbers, sizeof numbers, "%9.1e %9.1e", result.error, result.tolerance);
   }
-  std::printf(" %7.2f %7.0f ms\n", result.sent, result.seconds * 1000);
-  if (!good) std::printf("        %s\n", result.failure.c_str());
-  std::fflush(stdout);
+  char rest[80];
+  std::snprintf(rest, sizeof rest, " %7.2f %7.0f ms", result.sent, result.seconds * 1000);
+  terminal.line("  " +
+                terminal.paint(good ? Paint::green : Paint::red, good ? "PASS" : "FAIL") +
+                "  " + padded(result.name, 34) + numbers + rest);
+  if (!good) terminal.line("        " + result.failure);
 }
 
 void print_heading(const Worker& worker, size_t checks) {
@@ -78,16 +72,16 @@ void work(const Worker& worker, const std::vector<HookCheck>& checks, Report& re
     std::strncpy(report.backend, worker.group.backend().c_str(), sizeof report.backend - 1);
     print_heading(worker, checks.size());
   }
+  Terminal terminal;
   Json results = Json::array();
   for (size_t i = 0; i < checks.size(); ++i) {
     if (speaks) {
       report.current = static_cast<int>(i);
-      if (isatty(STDOUT_FILENO))
-        std::printf("  ....  %s", checks[i].name.c_str()), std::fflush(stdout);
+      terminal.progress("  ....  " + checks[i].name);
     }
     const HookCheckResult result = check_hook(worker, checks[i]);
     if (!speaks) continue;
-    print_row(result);
+    print_row(terminal, result);
     results.push_back(to_json(result));
     const std::string text = results.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (text.size() < sizeof report.results)
@@ -120,7 +114,9 @@ Json run_checks(const SelftestOptions& options, const SharedMemory<Report>& repo
     const HookCheck& check = checks[static_cast<size_t>(report->current)];
     const HookCheckResult result{
         .name = check.name, .failure = death, .tolerance = check.tolerance};
-    print_row(result);
+    Terminal terminal;
+    terminal.progress("");  // the dead worker's line
+    print_row(terminal, result);
     results.push_back(to_json(result));
   }
   return results;

@@ -62,29 +62,6 @@ CheckpointPart run_part(const TrainOptions& options, const TrainData& data) {
   return part;
 }
 
-CheckpointPart state_part(optim::Optimizer& optimizer, const TrainOptions& options,
-                          torch::nn::Module& model) {
-  optim::NamedParameters named;
-  for (const auto& item : model.named_parameters())
-    named.emplace_back(item.key(), item.value());
-  CheckpointPart part{.name = "optimizer"};
-  part.save = [&optimizer, named] {
-    optim::OptimizerState state = optimizer.state(named);
-    return PartState{std::move(state.tensors), std::move(state.values)};
-  };
-  part.load = [&optimizer, named, spec = options.optimizer](const SavedPart& saved) {
-    const optim::OptimizerState state{saved.states.at(0).tensors,
-                                      saved.states.at(0).values};
-    try {
-      optim::make_optimizer(spec)->load_state(state, named);  // only to see whether it fits
-    } catch (const ConfigError& error) {
-      throw CheckpointError(error.what());
-    }
-    return [&optimizer, named, state] { optimizer.load_state(state, named); };
-  };
-  return part;
-}
-
 class Training {
  public:
   Training(const Worker& worker, const TrainOptions& options, const TrainData& data)
@@ -105,7 +82,7 @@ class Training {
     if (options.checkpoint.empty()) return;
     parts_ = {run_part(options, data),
               model_part(*model_),
-              state_part(*optimizer_, options, *model_),
+              optimizer_part(*optimizer_, *model_),
               hook_part(ddp_->core()),
               bucket_part(ddp_->core()),
               sampler_part(sampler_),
