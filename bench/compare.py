@@ -177,6 +177,18 @@ def optimizer_rows(report, rounds):
         compare("1 Gbit/s", 0.9, 2, hosts=link.hosts, address=link.address, interface=link.interface)
 
 
+def zero_rows(report, rounds):
+    """ZeRO against plain DDP with the same Adam on every rank, brigade's, after the backward pass."""
+    forms = {'the hook "zero"': "adam_zero", "interleaved": "adam_zero_interleaved", "step() after": "adam_zero_step"}
+    with Team("brigade", 2, MB64 + ["optimizer=adam_after"]) as plain:
+        plain.verify(tolerance("none"))
+        for name, optimizer in forms.items():
+            with Team("brigade", 2, MB64 + [f"optimizer={optimizer}"]) as zero:
+                zero.verify(tolerance("none") if optimizer == "adam_zero_step" else STEP_TOLERANCE)
+                report.add(f"ZeRO, {name}, Adam, 64 MB: step / plain DDP's", 1.1,
+                           ratios([lambda: zero.turn(5), lambda: plain.turn(5)], rounds, "step"))
+
+
 def optimizer_memory():
     """Peak memory of steps after and in the backward pass, beyond the model's, in multiples of the gradients (100 MB)."""
     gradients = 25 * 4 * (1024 * 1024 + 1024)
@@ -235,7 +247,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each job (default 7)")
     parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,python,"
-                        "optimizer,hook_memory,optimizer_memory")
+                        "optimizer,zero,hook_memory,optimizer_memory")
     options = parser.parse_args()
     report, here, memory, steps = Report(), machine(), {}, {}
     print(f"{here['cpu']}, {here['cores']} cores, Linux {here['kernel']}, torch {here['torch']}, "
@@ -246,6 +258,7 @@ def main():
              "link": lambda: link_rows(report, options.rounds),
              "python": lambda: package_rows.run(report, options.rounds, ratios, tolerance),
              "optimizer": lambda: optimizer_rows(report, options.rounds),
+             "zero": lambda: zero_rows(report, options.rounds),
              "hook_memory": lambda: memory.update(hook_memory()),
              "optimizer_memory": lambda: steps.update(optimizer_memory())}
     wanted = [part for part in options.only.split(",") if part] or list(parts)

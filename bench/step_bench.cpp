@@ -4,9 +4,11 @@
 //   hook=fp16
 //
 // optimizer=sgd or adam steps torch's after the backward pass, sgd_in_backward or
-// adam_in_backward brigade's in it. torch_step.py is the same in Python: same arguments but
-// for the optimizer, same commands, same answers. Reads commands from stdin, one a line,
-// equal on all ranks, and answers each with one line of JSON:
+// adam_in_backward brigade's in it, adam_after brigade's after it. adam_zero (the hook
+// "zero"), adam_zero_interleaved, adam_zero_last and adam_zero_step (after the backward
+// pass) spread its state over the ranks. torch_step.py is the same in Python: same
+// arguments but for the optimizer, same commands, same answers. Reads commands from stdin,
+// one a line, equal on all ranks, and answers each with one line of JSON:
 //   turn N      trains N steps; seconds of every step and of its backward pass
 //   verify      one pass against the exact mean of the ranks' gradients, or a step with it
 //   hook SPEC   another hook from now on; "none": the Reducer's own all-reduce
@@ -111,7 +113,14 @@ class Trainer {
 
   void hook(const std::string& spec) {
     spec_ = spec;
-    ddp_->set_hook(spec == "none" ? nullptr : brigade::make_hook(spec));
+    auto inner = spec == "none" ? nullptr : brigade::make_hook(spec);
+    if (zero_ && sharded_) {
+      if (!inner) inner = brigade::make_hook("allreduce");
+      inner = zero_form_ == "last"
+                  ? brigade::optim::hook_with_zero_step(inner, ddp_, zero_)
+                  : brigade::optim::hook_with_zero_step_interleaved(inner, ddp_, zero_);
+    }
+    ddp_->set_hook(inner);
   }
 
   std::string turn(int64_t steps) {
@@ -125,7 +134,7 @@ class Trainer {
       const auto forward_end = Clock::now();
       error.backward();
       backward_times << (step ? "," : "") << seconds_since(forward_end);
-      if (optimizer_) optimizer_->step();
+      step_after();
       step_times << (step ? "," : "") << seconds_since(begin);
     }
     const int64_t peak = memory_kb("VmHWM");
@@ -153,8 +162,8 @@ class Trainer {
     for (int pass = 0; pass < 2; ++pass) gradients_of(row);
     Parameters exact = exact_mean(row);
     const Parameters before = copies(ddp_->parameters());
-    if (in_backward_) {
-      in_backward_->set_lr(kVisibleLr);
+    if (steps_itself()) {
+      set_lr(kVisibleLr);
       exact = changes_by(exact);
     }
     gradients_of(row);
@@ -162,13 +171,13 @@ class Trainer {
     const auto parameters = ddp_->parameters();
     for (size_t index = 0; index < parameters.size(); ++index) {
       const at::Tensor found =
-          in_backward_ ? parameters[index] - before[index] : parameters[index].grad();
+          steps_itself() ? parameters[index] - before[index] : parameters[index].grad();
       const at::Tensor off = (found.to(at::kDouble) - exact[index]).abs();
       const double share = (off.max() / exact[index].abs().max()).item<double>();
       worst = std::isnan(share) ? 1e9 : std::max(worst, share);
     }
     ddp_->zero_grad();
-    if (in_backward_) undo(before);
+    if (steps_itself()) undo(before);
     std::ostringstream text;
     text << "{\"error\":" << worst << "}";
     return text.str();
@@ -176,7 +185,25 @@ class Trainer {
 
  private:
   void make_optimizer(const std::string& name) {
+    namespace bo = brigade::optim;
     const size_t place = name.find("_in_backward");
+    if (name == "adam_after") {
+      after_ = bo::make_optimizer("adam");
+      after_->set_lr(kLr);
+      return;
+    }
+    if (name == "adam_zero") {
+      sharded_ = bo::apply_zero_in_backward(ddp_, "adam");
+      sharded_->set_lr(kLr);
+      return;
+    }
+    if (name.starts_with("adam_zero_")) {
+      zero_ = std::make_shared<bo::ZeroRedundancyOptimizer>(ddp_, "adam");
+      zero_->set_lr(kLr);
+      zero_form_ = name.substr(10);
+      if (zero_form_ != "step") sharded_ = zero_;
+      return;
+    }
     if (place == std::string::npos) {
       optimizer_ = torch_optimizer(name, ddp_->parameters());
       return;
@@ -185,6 +212,41 @@ class Trainer {
     in_backward_->set_lr(kLr);
     brigade::optim::apply_optimizer_in_backward(ddp_, in_backward_);
   }
+  // Whether it steps in the backward pass.
+  bool steps_itself() const { return in_backward_ || sharded_; }
+  void set_lr(double lr) {
+    if (in_backward_) in_backward_->set_lr(lr);
+    if (sharded_) sharded_->set_lr(lr);
+  }
+  void step_after() {
+    if (optimizer_) optimizer_->step();
+    if (zero_ && !sharded_) zero_->step();
+    if (!after_) return;
+    for (const at::Tensor& parameter : ddp_->parameters())
+      after_->step_param(parameter, parameter.grad());
+  }
+  // What the optimizer keeps, by the numbers of the parameters.
+  brigade::optim::OptimizerState state_of(const brigade::optim::NamedParameters& named) {
+    if (in_backward_) return in_backward_->state(named);
+    brigade::optim::OptimizerState whole, by_number;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      auto found = sharded_->consolidate(rank);
+      if (rank == group_.rank()) whole = std::move(found);
+    }
+    const auto& names = ddp_->core().parameter_names();
+    const auto renamed = [&](const std::string& key) {
+      for (size_t index = 0; index < names.size(); ++index) {
+        const std::string prefix = "group.0/" + names[index] + ".";
+        if (key.starts_with(prefix))
+          return named[index].first + "." + key.substr(prefix.size());
+      }
+      return key.substr(std::string("group.0/").size());
+    };
+    for (const auto& [key, tensor] : whole.tensors)
+      by_number.tensors[renamed(key)] = tensor;
+    for (const auto& [key, value] : whole.values) by_number.values[renamed(key)] = value;
+    return by_number;
+  }
   static Parameters copies(const Parameters& parameters) {
     Parameters copies;
     for (const at::Tensor& each : parameters) copies.push_back(each.detach().clone());
@@ -192,7 +254,7 @@ class Trainer {
   }
   void undo(const Parameters& before) {
     torch::NoGradGuard no_grad;
-    in_backward_->set_lr(kLr);
+    set_lr(kLr);
     const auto parameters = ddp_->parameters();
     for (size_t index = 0; index < before.size(); ++index)
       parameters[index].copy_(before[index]);
@@ -218,9 +280,10 @@ class Trainer {
       named.emplace_back(name, parameters[index]);
       named_copies.emplace_back(name, parameters[index].detach().to(at::kDouble));
     }
-    auto state = in_backward_->state(named);
+    auto state = state_of(named);
     for (auto& [key, tensor] : state.tensors) tensor = tensor.to(at::kDouble);
-    const auto second = brigade::optim::make_optimizer(in_backward_->name());
+    const auto second =
+        brigade::optim::make_optimizer(in_backward_ ? in_backward_->name() : "adam");
     second->load_state(state, named_copies);
     Parameters changes;
     for (size_t index = 0; index < parameters.size(); ++index) {
@@ -260,9 +323,13 @@ class Trainer {
   brigade::ProcessGroup group_;
   torch::nn::Sequential model_;
   brigade::DistributedDataParallel<torch::nn::SequentialImpl> ddp_{nullptr};
-  // One of the two.
+  // One of these.
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<brigade::optim::Optimizer> in_backward_;
+  std::shared_ptr<brigade::optim::Optimizer> after_;
+  std::shared_ptr<brigade::optim::ShardedOptimizer> sharded_;  // in the backward pass
+  std::shared_ptr<brigade::optim::ZeroRedundancyOptimizer> zero_;
+  std::string zero_form_;
   std::string spec_;
   at::Tensor inputs_;
   at::Tensor shared_row_;

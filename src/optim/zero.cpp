@@ -16,9 +16,10 @@
 namespace brigade::optim {
 namespace {
 
-constexpr int64_t kMessageBytes = int64_t{25} << 20;
+// Of a copy that is sent, unless a parameter is larger; memory on top of the model.
+constexpr int64_t kMessageBytes = int64_t{8} << 20;
 // Broadcasts under way at once: while one is on the wire others are filled and emptied.
-constexpr size_t kInFlight = 4;
+constexpr size_t kInFlight = 2;
 
 std::vector<at::Tensor> tensors_of(const NamedParameters& parameters) {
   std::vector<at::Tensor> tensors;

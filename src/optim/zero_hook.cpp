@@ -1,17 +1,48 @@
 // Reduce-scatter, step, all-gather.
 #include <ATen/ATen.h>
 
+#include <condition_variable>
 #include <mutex>
 #include <set>
 
 #include "brigade/optim/zero_hooks.h"
 #include "ddp/core_state.h"
+#include "exchange/spare_memory.h"
 #include "optim/zero_parcels.h"
 #include "optim/zero_pieces.h"
 #include "optim/zero_text.h"
 
 namespace brigade::optim {
 namespace {
+
+// Lets few buckets at a time have memory for messages, or what ZeRO saves would go there.
+class Gate {
+ public:
+  // Held while a bucket has it.
+  class Pass {
+   public:
+    explicit Pass(Gate& gate) : gate_(&gate) {
+      std::unique_lock lock(gate.mutex_);
+      gate.opened_.wait(lock, [&] { return gate.inside_ < kInside; });
+      ++gate.inside_;
+    }
+    Pass(const Pass&) = delete;
+    ~Pass() {
+      std::lock_guard lock(gate_->mutex_);
+      --gate_->inside_;
+      gate_->opened_.notify_one();
+    }
+
+   private:
+    Gate* gate_;
+  };
+
+ private:
+  static constexpr int kInside = 2;
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  int inside_ = 0;
+};
 
 class ZeroHookImpl : public ZeroHook {
  public:
@@ -90,6 +121,8 @@ class ZeroHookImpl : public ZeroHook {
   PieceLayout layout_of(const std::vector<BucketItem>& items) const;
   Task<void> average(std::vector<BucketItem> items, at::Tensor buffer, Comm& comm) const;
   void step(const PieceLayout& layout, const at::Tensor& chunk);
+  void step_whole(const std::vector<BucketItem>& items, const at::Tensor& buffer);
+  Task<void> step_shared(PieceLayout layout, at::Tensor buffer, Comm& comm);
 
   std::vector<Group> groups_;
   const ProcessGroup group_;
@@ -98,6 +131,8 @@ class ZeroHookImpl : public ZeroHook {
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   HookPass pass_;
   std::mutex stepping_;  // buckets may be at different stations
+  SpareMemory spare_;
+  Gate gate_;
 };
 
 PieceLayout ZeroHookImpl::layout_of(const std::vector<BucketItem>& items) const {
@@ -124,24 +159,48 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
     // They are in the bucket; their memory is free for gradients that are still to come.
     for (BucketItem& item : items) item.parameter.mutable_grad() = at::Tensor();
   }
-  const PieceLayout layout = layout_of(items);
-  at::Tensor chunks = layout.gather_gradients(buffer);
-  at::Tensor mine = chunks;
-  if (comm.size() > 1) {
-    // First for small types, so that no sum overflows; else where there is less to do.
-    const bool first = chunks.element_size() < 4;
-    if (first) chunks.div_(comm.size());
-    mine = at::empty({layout.length()}, buffer.options());
-    co_await comm.reduce_scatter(chunks, mine);
-    if (!first) mine.div_(comm.size());
-  }
-  step(layout, mine);
-  if (comm.size() > 1) {
-    layout.read(me(), mine);
-    co_await comm.all_gather(mine, chunks);
-    layout.write(chunks, me());
+  if (comm.size() == 1) {
+    step_whole(items, buffer);
+  } else {
+    co_await step_shared(layout_of(items), buffer, comm);
   }
   co_return buffer;
+}
+
+Task<void> ZeroHookImpl::step_shared(PieceLayout layout, at::Tensor buffer, Comm& comm) {
+  // A thread may wait here: those inside are earlier buckets, which have gone on to later
+  // stations, and they are the same on every rank. With NCCL a bucket is out at once.
+  const Gate::Pass pass(gate_);
+  const int64_t bytes = comm.size() * layout.length() * buffer.element_size();
+  const at::Tensor sent = spare_.take(bytes, buffer.device());
+  const at::Tensor received = spare_.take(bytes, buffer.device());
+  at::Tensor out = sent.view(buffer.scalar_type()),
+             in = received.view(buffer.scalar_type());
+
+  // A reduce-scatter that leaves this rank's own part where it is.
+  layout.read_gradients(buffer, me(), out);
+  // First for small types, so that no sum overflows; else where there is less to do.
+  const bool divided = buffer.element_size() < 4;
+  if (divided) out.div_(comm.size());
+  co_await comm.all_to_all(out, in);
+  at::Tensor mine = layout.chunk(out, me());
+  layout.average(buffer, in, me(), divided, mine);
+  step(layout, mine);
+
+  if (comm.backend() == "nccl") {
+    layout.read(me(), mine);
+    co_await comm.all_gather(mine, in);
+  } else {
+    // An all-to-all of equal messages: Gloo's all-gather copies everything once more.
+    const int first = me() == 0 ? 1 : 0;
+    layout.read(me(), layout.chunk(out, first));
+    for (int rank = first + 1; rank < comm.size(); ++rank)
+      if (rank != me()) layout.chunk(out, rank).copy_(layout.chunk(out, first));
+    co_await comm.all_to_all(out, in);
+  }
+  layout.write(in, me());
+  spare_.give_back(sent);
+  spare_.give_back(received);
 }
 
 // A pass whose gradients are not complete: nothing steps, and they stay.
@@ -165,6 +224,18 @@ void ZeroHookImpl::step(const PieceLayout& layout, const at::Tensor& chunk) {
           piece, chunk.narrow(0, at, piece.numel()));
     }
     at += piece.numel();
+  }
+}
+
+// Alone: a parameter is one piece.
+void ZeroHookImpl::step_whole(const std::vector<BucketItem>& items,
+                              const at::Tensor& buffer) {
+  for (const BucketItem& item : items) {
+    const CutParameter& cut =
+        parameters_[index_of_.at(item.parameter.unsafeGetTensorImpl())];
+    if (!item.used || cut.piece(0).numel() == 0) continue;
+    groups_[cut.group()].local->step_param(
+        cut.piece(0), buffer.narrow(0, item.offset, cut.piece(0).numel()));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "optim/zero_flat.h"
@@ -81,9 +82,15 @@ PieceLayout::PieceLayout(std::vector<Item> items, int ranks)
   for (const int64_t filled : filled_) length_ = std::max(length_, filled);
 }
 
-at::Tensor PieceLayout::gather_gradients(const at::Tensor& bucket) const {
-  std::vector<at::Tensor> parts;
+at::Tensor PieceLayout::chunk(const at::Tensor& chunks, int rank) const {
+  return chunks.narrow(0, rank * length_, length_);
+}
+
+void PieceLayout::read_gradients(const at::Tensor& bucket, int me,
+                                 at::Tensor chunks) const {
   for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == me) continue;
+    std::vector<at::Tensor> parts;
     for (const Item& item : items_) {
       const Range range = item.parameter->range(rank);
       if (range.length > 0)
@@ -91,8 +98,58 @@ at::Tensor PieceLayout::gather_gradients(const at::Tensor& bucket) const {
     }
     const int64_t rest = length_ - filled_[static_cast<size_t>(rank)];
     if (rest > 0) parts.push_back(at::zeros({rest}, bucket.options()));
+    at::Tensor to = chunk(chunks, rank);
+    at::cat_out(to, parts);
   }
-  return at::cat(parts);
+}
+
+void PieceLayout::average(const at::Tensor& bucket, at::Tensor chunks, int me, bool divided,
+                          at::Tensor mean) const {
+  if (bucket.is_cpu() && bucket.scalar_type() == at::kFloat && !divided) {
+    average_floats(bucket, chunks, me, mean);
+    return;
+  }
+  at::Tensor own = chunk(chunks, me);
+  int64_t at = 0;
+  for (const Item& item : items_) {
+    const Range range = item.parameter->range(me);
+    own.narrow(0, at, range.length)
+        .copy_(bucket.narrow(0, item.offset + range.begin, range.length));
+    at += range.length;
+  }
+  if (divided) own.div_(ranks_);
+  mean.copy_(chunk(chunks, 0));
+  for (int rank = 1; rank < ranks_; ++rank) mean.add_(chunk(chunks, rank));
+  if (!divided) mean.div_(ranks_);
+}
+
+// The same in one pass over memory.
+void PieceLayout::average_floats(const at::Tensor& bucket, const at::Tensor& chunks, int me,
+                                 const at::Tensor& mean) const {
+  constexpr int64_t kBlock = 2048;
+  const auto ranks = static_cast<float>(ranks_);
+  const float* own = bucket.const_data_ptr<float>();
+  const float* others = chunks.const_data_ptr<float>();
+  float* out = mean.mutable_data_ptr<float>();
+  int64_t at = 0;
+  for (const Item& item : items_) {
+    const Range range = item.parameter->range(me);
+    for (int64_t done = 0; done < range.length; done += kBlock) {
+      const int64_t count = std::min(kBlock, range.length - done);
+      float* to = out + at + done;
+      for (int rank = 0; rank < ranks_; ++rank) {
+        const float* from = rank == me ? own + item.offset + range.begin + done
+                                       : others + rank * length_ + at + done;
+        if (rank == 0) {
+          std::copy_n(from, count, to);
+        } else {
+          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) to[i] /= ranks;
+    }
+    at += range.length;
+  }
 }
 
 void PieceLayout::read(int rank, at::Tensor chunk) const {

@@ -55,14 +55,23 @@ class PieceLayout {
 
   const std::vector<Item>& items() const { return items_; }
   int64_t length() const { return length_; }  // a rank's
-  // All ranks' pieces of a bucket of gradients.
-  at::Tensor gather_gradients(const at::Tensor& bucket) const;
+  // The other ranks' pieces of a bucket of gradients into their chunks.
+  void read_gradients(const at::Tensor& bucket, int me, at::Tensor chunks) const;
+  // The mean of this rank's pieces, added up in the order of the ranks: its own are in the
+  // bucket, the others' in their chunks. Changes its own chunk. `divided`: the others' have
+  // been divided by the number of ranks already.
+  void average(const at::Tensor& bucket, at::Tensor chunks, int me, bool divided,
+               at::Tensor mean) const;
+  at::Tensor chunk(const at::Tensor& chunks, int rank) const;
   // A rank's pieces of the parameters into `chunk`; from everyone's chunks into the
   // parameters, but for those of `me`.
   void read(int rank, at::Tensor chunk) const;
   void write(const at::Tensor& chunks, int me) const;
 
  private:
+  void average_floats(const at::Tensor& bucket, const at::Tensor& chunks, int me,
+                      const at::Tensor& mean) const;
+
   std::vector<Item> items_;
   int ranks_;
   int64_t length_ = 0;

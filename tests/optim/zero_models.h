@@ -62,7 +62,10 @@ inline Task<at::Tensor> mean_in_order(Bucket bucket, Comm& comm) {
   const at::Tensor mine = bucket.buffer();
   at::Tensor all = at::empty({comm.size() * mine.numel()}, mine.options());
   co_await comm.all_gather(mine, all);
-  co_return at::sum(all.view({comm.size(), -1}), 0).div_(comm.size());
+  at::Tensor sum = all.narrow(0, 0, mine.numel()).clone();
+  for (int rank = 1; rank < comm.size(); ++rank)
+    sum.add_(all.narrow(0, rank * mine.numel(), mine.numel()));
+  co_return sum.div_(comm.size());
 }
 
 inline void train_step(Ddp& ddp, const Setting& setting, int step) {
