@@ -33,6 +33,12 @@ inline std::vector<at::Tensor> copy_of(const std::vector<at::Tensor>& tensors) {
   return copies;
 }
 
+inline std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& parameter : parameters) list.push_back(parameter.grad().clone());
+  return list;
+}
+
 inline bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   for (size_t i = 0; i < a.size(); ++i)
     if (!at::equal(a[i].detach(), b[i].detach())) return false;
