@@ -35,11 +35,6 @@ TEST(PlanModel, ALinkTakesItsBytesOverItsRate) {
   EXPECT_DOUBLE_EQ(found.exposed_seconds, found.step_seconds);
 }
 
-TEST(PlanModel, AnIdleLinkTakesABurstAtOnce) {
-  const Job job{.link_bits = 8e6 / kGoodput, .link_burst_bytes = 1e6};
-  EXPECT_NEAR(predict(job, {}, allreduce(), kOneBucket).step_seconds, 3, 1e-9);
-}
-
 TEST(PlanModel, ARingOfManyRanksSendsTwiceAsMuchAsAPairAndPaysForItsHops) {
   const Job job{.hosts = 8, .link_bits = kGbit};
   const Prediction found = predict(job, {.latency = 1e-3}, allreduce(), kOneBucket);

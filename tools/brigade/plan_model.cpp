@@ -38,10 +38,8 @@ struct Servers {
     const double end = std::max({ready, thread_free, core}) + seconds;
     return thread_free = core = end;
   }
-  // `burst`: the seconds that an idle link is ahead.
-  double send(double ready, double seconds, double burst) {
-    link_free = std::max(ready, link_free) + seconds;
-    return std::max(ready, link_free - burst);
+  double send(double ready, double seconds) {
+    return link_free = std::max(ready, link_free) + seconds;
   }
 
   std::vector<double> core_free;
@@ -53,7 +51,7 @@ struct Servers {
 
 // Times of one phase of one piece.
 struct PhaseCost {
-  double link, burst, transport, latency;
+  double link, transport, latency;
 };
 
 class Simulation {
@@ -172,7 +170,7 @@ class Simulation {
     found_.wire_bytes += sent;
     found_.link_seconds += cost.link;
     found_.cpu_seconds += cost.transport;
-    const double carried = servers_.send(ready, cost.link, cost.burst);
+    const double carried = servers_.send(ready, cost.link);
     const double handled = servers_.compute(ready, cost.transport, servers_.transport_free);
     return std::max(carried, handled) + cost.latency;
   }
@@ -188,7 +186,6 @@ class Simulation {
     }
     const double rate = job_.link_bits / 8 * kGoodput;
     return {.link = rate > 0 ? sent * crossing / rate : 0,
-            .burst = rate > 0 ? job_.link_burst_bytes / rate : 0,
             .transport = sent * machine_.transport_seconds_per_byte,
             .latency = hops * machine_.latency};
   }

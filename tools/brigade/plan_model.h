@@ -60,9 +60,8 @@ struct BucketLoad {
 struct Job {
   int hosts = 2;
   int ranks_per_host = 1;
-  double link_bits = 0;         // a second, of a host, each way; 0: nothing but the CPU
-  double link_burst_bytes = 0;  // that a link which was idle takes at once
-  double compute_seconds = 0;   // of a step without communication
+  double link_bits = 0;        // a second, of a host, each way; 0: nothing but the CPU
+  double compute_seconds = 0;  // of a step without communication
   double forward_share = 1.0 / 3;
   bool compute_on_cpu = false;  // then hooks compete with it for cores
   bool hooks_on_gpu = false;    // they were measured there

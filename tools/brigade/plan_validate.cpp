@@ -39,7 +39,6 @@ Job job_for(double bits, double compute) {
   return {.hosts = 2,
           .ranks_per_host = 1,
           .link_bits = bits,
-          .link_burst_bytes = ShapedLink::burst_bytes(bits),
           .compute_seconds = compute,
           .forward_share = 0,
           .compute_on_cpu = true,

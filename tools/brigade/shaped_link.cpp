@@ -97,8 +97,10 @@ std::string descriptor_path(int fd) {
   return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd);
 }
 
+// Enough for the kernel's timer to keep the rate, and for little more to slip through
+// unshaped.
 std::string shaping(double bits_per_second) {
-  const auto bytes = static_cast<long>(ShapedLink::burst_bytes(bits_per_second));
+  const auto bytes = static_cast<long>(std::clamp(bits_per_second / 8 / 250, 20e3, 8e6));
   std::ostringstream text;
   text << "tbf rate " << static_cast<std::uint64_t>(bits_per_second) << "bit burst "
        << bytes << " latency 50ms";
@@ -140,10 +142,6 @@ std::string rate_text(double bits_per_second) {
   char text[64];
   std::snprintf(text, sizeof text, "%.3g %s", bits_per_second, kUnits[unit]);
   return text;
-}
-
-double ShapedLink::burst_bytes(double bits_per_second) {
-  return std::clamp(bits_per_second / 8 / 250, 20e3, 8e6);
 }
 
 std::string ShapedLink::missing() {

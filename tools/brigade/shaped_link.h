@@ -37,9 +37,6 @@ class ShapedLink {
 
   int hosts() const { return static_cast<int>(namespaces_.size()); }
   const std::string& rate() const { return rate_; }  // "100 Mbit/s"
-  // What an idle link of this rate lets through at once: enough for the kernel's timer to
-  // keep the rate, and for little more to slip through unshaped.
-  static double burst_bytes(double bits_per_second);
   // Host `place`'s namespace as a file, for nsenter --net=PATH; good while this process
   // lives.
   std::string path(int place) const;
