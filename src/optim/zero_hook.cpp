@@ -1,13 +1,13 @@
 // Reduce-scatter, step, all-gather.
 #include <ATen/ATen.h>
 
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <set>
 
 #include "brigade/optim/zero_hooks.h"
 #include "ddp/core_state.h"
-#include "exchange/spare_memory.h"
 #include "optim/zero_parcels.h"
 #include "optim/zero_pieces.h"
 #include "optim/zero_text.h"
@@ -15,33 +15,55 @@
 namespace brigade::optim {
 namespace {
 
-// Lets few buckets at a time have memory for messages, or what ZeRO saves would go there.
-class Gate {
+// Memory for the messages of two buckets at a time, used again and again: for all of them
+// it would take what ZeRO saves.
+class MessageMemory {
  public:
-  // Held while a bucket has it.
-  class Pass {
+  // What one bucket has, while this lives.
+  class Lent {
    public:
-    explicit Pass(Gate& gate) : gate_(&gate) {
-      std::unique_lock lock(gate.mutex_);
-      gate.opened_.wait(lock, [&] { return gate.inside_ < kInside; });
-      ++gate.inside_;
+    explicit Lent(MessageMemory& owner) : owner_(owner) {
+      std::unique_lock lock(owner.mutex_);
+      owner.returned_.wait(lock, [&] { return !owner.free_.empty(); });
+      memory_ = std::move(owner.free_.back());
+      owner.free_.pop_back();
     }
-    Pass(const Pass&) = delete;
-    ~Pass() {
-      std::lock_guard lock(gate_->mutex_);
-      --gate_->inside_;
-      gate_->opened_.notify_one();
+    Lent(const Lent&) = delete;
+    ~Lent() {
+      std::lock_guard lock(owner_.mutex_);
+      owner_.free_.push_back(std::move(memory_));
+      owner_.returned_.notify_one();
+    }
+    // Two tensors with any content. On a device, where the allocator itself keeps memory
+    // and knows the streams, new ones each time.
+    std::pair<at::Tensor, at::Tensor> take(int64_t length,
+                                           const at::TensorOptions& options) {
+      if (!options.device().is_cpu())
+        return {at::empty({length}, options), at::empty({length}, options)};
+      const int64_t bytes = length * static_cast<int64_t>(options.dtype().itemsize());
+      for (at::Tensor& each : memory_) {
+        if (!each.defined() || each.numel() < bytes) each = at::empty({bytes}, at::kByte);
+      }
+      const auto part = [&](const at::Tensor& whole) {
+        return whole.narrow(0, 0, bytes).view(c10::typeMetaToScalarType(options.dtype()));
+      };
+      return {part(memory_[0]), part(memory_[1])};
     }
 
    private:
-    Gate* gate_;
+    MessageMemory& owner_;
+    std::array<at::Tensor, 2> memory_;
   };
+  // After an error somebody may still write there.
+  void forget() {
+    std::lock_guard lock(mutex_);
+    for (auto& each : free_) each = {};
+  }
 
  private:
-  static constexpr int kInside = 2;
   std::mutex mutex_;
-  std::condition_variable opened_;
-  int inside_ = 0;
+  std::condition_variable returned_;
+  std::vector<std::array<at::Tensor, 2>> free_{2};
 };
 
 class ZeroHookImpl : public ZeroHook {
@@ -73,6 +95,7 @@ class ZeroHookImpl : public ZeroHook {
     return text;
   }
   void begin_pass(const HookPass& pass) override { pass_ = pass; }
+  void reset() override { messages_.forget(); }  // the optimizers stay as they are
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
   // ---- ShardedOptimizer
@@ -131,8 +154,7 @@ class ZeroHookImpl : public ZeroHook {
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   HookPass pass_;
   std::mutex stepping_;  // buckets may be at different stations
-  SpareMemory spare_;
-  Gate gate_;
+  MessageMemory messages_;
 };
 
 PieceLayout ZeroHookImpl::layout_of(const std::vector<BucketItem>& items) const {
@@ -170,12 +192,8 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
 Task<void> ZeroHookImpl::step_shared(PieceLayout layout, at::Tensor buffer, Comm& comm) {
   // A thread may wait here: those inside are earlier buckets, which have gone on to later
   // stations, and they are the same on every rank. With NCCL a bucket is out at once.
-  const Gate::Pass pass(gate_);
-  const int64_t bytes = comm.size() * layout.length() * buffer.element_size();
-  const at::Tensor sent = spare_.take(bytes, buffer.device());
-  const at::Tensor received = spare_.take(bytes, buffer.device());
-  at::Tensor out = sent.view(buffer.scalar_type()),
-             in = received.view(buffer.scalar_type());
+  MessageMemory::Lent memory(messages_);
+  auto [out, in] = memory.take(comm.size() * layout.length(), buffer.options());
 
   // A reduce-scatter that leaves this rank's own part where it is.
   layout.read_gradients(buffer, me(), out);
@@ -199,8 +217,6 @@ Task<void> ZeroHookImpl::step_shared(PieceLayout layout, at::Tensor buffer, Comm
     co_await comm.all_to_all(out, in);
   }
   layout.write(in, me());
-  spare_.give_back(sent);
-  spare_.give_back(received);
 }
 
 // A pass whose gradients are not complete: nothing steps, and they stay.
@@ -312,6 +328,12 @@ void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
     throw ConfigError(
         "apply_zero_in_backward: the model has an optimizer in its backward "
         "pass already");
+  if (core.options().mixed_precision) {
+    throw ConfigError(
+        "apply_zero_in_backward can't go with mixed_precision: it reduces gradients "
+        "itself, "
+        "in their own dtype. Use hook_with_zero_step_interleaved with shard_buckets");
+  }
   check_groups(groups, core.group(), {}, {});
   const DdpCore::State& model = core.state();
   std::set<const c10::TensorImpl*> given;

@@ -229,7 +229,7 @@ class AfterLast : public ZeroStepHook {
 // ---- making them ------------------------------------------------------------------------
 
 void check(const std::string& who, const std::shared_ptr<Hook>& hook, DdpCore& core,
-           const Zero& zero) {
+           const Zero& zero, bool shard_buckets) {
   if (!hook)
     throw ConfigError(who +
                       ": the hook is null; make_hook(\"allreduce\") is the plain one");
@@ -238,6 +238,12 @@ void check(const std::string& who, const std::shared_ptr<Hook>& hook, DdpCore& c
     throw ConfigError(who + ": the model is on " + std::to_string(core.group().size()) +
                       " ranks, the ZeroRedundancyOptimizer on " +
                       std::to_string(zero->group().size()));
+  }
+  if (core.options().mixed_precision && !shard_buckets) {
+    throw ConfigError(
+        who +
+        ": with mixed_precision set shard_buckets: state would move while the "
+        "parameters are low-precision copies");
   }
   const auto& trained = core.state().name_of;
   for (const at::Tensor& parameter : zero->parameters()) {
@@ -254,7 +260,7 @@ void check(const std::string& who, const std::shared_ptr<Hook>& hook, DdpCore& c
 std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& core,
                                           std::shared_ptr<ZeroRedundancyOptimizer> zero,
                                           bool shard_buckets) {
-  check("hook_with_zero_step", hook, core, zero);
+  check("hook_with_zero_step", hook, core, zero, shard_buckets);
   if (core.options().skip_all_reduce_unused_params) {
     throw ConfigError(
         "hook_with_zero_step steps after the last bucket, which may not come with "
@@ -267,7 +273,7 @@ std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& c
 std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets) {
-  check("hook_with_zero_step_interleaved", hook, core, zero);
+  check("hook_with_zero_step_interleaved", hook, core, zero, shard_buckets);
   return std::make_shared<Interleaved>(std::move(hook), core.state().weak_from_this(),
                                        std::move(zero), shard_buckets);
 }

@@ -20,7 +20,7 @@ ALLOWED = {
     "hooks": {"exchange", "engine", "codec", "launch"},
     "ddp": {"engine", "launch", "torch_port"},
     "averaging": {"engine", "launch"},
-    "optim": {"averaging", "ddp", "hooks", "exchange", "engine", "launch", "kernels"},
+    "optim": {"averaging", "ddp", "hooks", "engine", "launch", "kernels"},
     "checkpoint": {"optim", "averaging", "ddp", "launch"},
 }
 # Headers of include/brigade itself speak for the layer that has their stem: process_group.h for launch, because of
