@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "hooks/stream_use.h"
+
 namespace brigade {
 
 at::Tensor ErrorMemory::of(const Bucket& bucket) {
@@ -42,6 +44,7 @@ at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
     at::Tensor view = flat.narrow(0, begin, bucket.parameters()[index].numel());
     begin += view.numel();
     at::Tensor& error = errors_[bucket.names()[index]];
+    use_on_current_stream(error);
     if (error.defined()) view.copy_(error.flatten());
     error = view;
   }

@@ -6,6 +6,7 @@
 
 #include "codec/low_rank.h"
 #include "hooks/power_sgd_core.h"
+#include "hooks/stream_use.h"
 
 namespace brigade {
 namespace {
@@ -99,7 +100,10 @@ Plan PowerSGD::plan(const Bucket& bucket) {
     }
     Group& group = plan.groups[place->second];
     group.gradients.push_back(gradient.view({rows, columns}));
-    group.memories.push_back(&memory_[bucket.names()[index]]);
+    Memory& memory = memory_[bucket.names()[index]];
+    for (const at::Tensor& kept : {memory.error, memory.q, memory.spare})
+      use_on_current_stream(kept);
+    group.memories.push_back(&memory);
   }
   return plan;
 }

@@ -133,8 +133,9 @@ TEST_P(CudaHooks, EveryHookAveragesAndAgreesWithAnyNumberOfBuckets) {
                       2;
             }
           }
-          if (step != 2 && c.tolerance >= 0)
+          if (step != 2 && c.tolerance >= 0) {
             EXPECT_LE(std::sqrt(off / size), c.tolerance) << "step " << step;
+          }
         }
       }
     }

@@ -67,21 +67,32 @@ def test_optimizers_step_in_the_backward_pass_over_nccl(pair, how):
     pair(stepped, how)
 
 
-def mixed(views):
-    from brigade.mixed_precision_hooks import native_mixed_precision
+def mixed_model(views, hook):
     from torch.nn.parallel.distributed import _MixedPrecision
 
     precision = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)
-    with native_mixed_precision():
-        model = DistributedDataParallel(net(), bucket_cap_mb=0.3, mixed_precision=precision,
-                                        gradient_as_bucket_view=views)
+    with hook:
+        return DistributedDataParallel(net(), bucket_cap_mb=0.3, mixed_precision=precision, gradient_as_bucket_view=views)
+
+
+def mixed(views):
+    """As torch's own hook, step by step. Its first step, and with views those after the second, are not the mean (seen on 2.11): DDP's
+    doing, whatever the hook."""
+    import contextlib
+
+    from brigade.mixed_precision_hooks import native_mixed_precision
+
+    ours, torchs = mixed_model(views, native_mixed_precision()), mixed_model(views, contextlib.nullcontext())
     for number in range(4):
-        expected = exact(net(), data(number))
-        found = gradients(model, data(number))
-        assert ((found - expected).norm() / expected.norm()).item() < 3e-2
-        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+        rows = data(number)
+        found = gradients(ours, rows)
+        assert torch.equal(found, gradients(torchs, rows)), number
+        assert all(parameter.dtype == torch.float32 for parameter in ours.parameters())
+        if number == 1 or (number > 1 and not views):
+            expected = exact(net(), rows)
+            assert ((found - expected).norm() / expected.norm()).item() < 3e-2
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_mixed_precision_takes_our_hook(pair, views):
+def test_mixed_precision_takes_our_hook_and_does_as_with_torchs(pair, views):
     pair(mixed, views)
