@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "brigade/hook.h"
+#include "engine/all_to_others.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/run.h"
@@ -145,22 +146,45 @@ Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
       copy_back(to, output)}));
 }
 
-Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
-  check_parts("all_to_all", input, output, 1);
-  TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
-              " elements can't be divided among ", size(), " ranks");
+namespace {
+
+// `parts`: how much goes to each rank; empty: the same to all.
+Collective exchange_parts(Comm::Lane& lane, const at::Tensor& input,
+                          const at::Tensor& output, std::vector<int64_t> parts,
+                          int64_t bytes_sent) {
   if (input.numel() == 0) return Collective(nullptr);
-  const engine::Engine& engine = *lane_->run.engine;
+  const engine::Engine& engine = *lane.run.engine;
   at::Tensor from = on_host(input, engine).flatten();
   at::Tensor to =
       output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
-      *lane_, payload_bytes(input) * (size() - 1) / size(),
-      [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
-        std::vector<int64_t> even;
-        return group.alltoall_base(flat, from, even, even);
+      lane, bytes_sent,
+      [from, flat = to.flatten(),
+       parts = std::move(parts)](c10d::ProcessGroup& group) mutable {
+        return group.alltoall_base(flat, from, parts, parts);
       },
       copy_back(to, output)}));
+}
+
+}  // namespace
+
+Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
+  check_parts("all_to_all", input, output, 1);
+  TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
+              " elements can't be divided among ", size(), " ranks");
+  return exchange_parts(*lane_, input, output, {},
+                        payload_bytes(input) * (size() - 1) / size());
+}
+
+Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output) {
+  check_parts("all_to_others", input, output, 1);
+  const int others = comm.size() - 1;
+  TORCH_CHECK(others > 0 && input.numel() % others == 0, "all_to_others: ", input.numel(),
+              " elements can't be divided among ", others, " other ranks");
+  std::vector<int64_t> parts(static_cast<size_t>(comm.size()), input.numel() / others);
+  parts[static_cast<size_t>(comm.rank())] = 0;
+  return exchange_parts(Comm::Lane::of(comm), input, output, std::move(parts),
+                        payload_bytes(input));
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {

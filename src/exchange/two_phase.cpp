@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/all_to_others.h"
+
 namespace brigade {
 namespace {
 
@@ -16,8 +18,9 @@ struct Chunks {
     const int64_t begin = std::min(n, owner * length);
     return whole.narrow(0, begin, std::min(n, begin + length) - begin);
   }
-  at::Tensor message(const at::Tensor& wire, int owner) const {
-    return wire.narrow(0, owner * message_bytes, message_bytes);
+  // `place`: of a rank among the others.
+  at::Tensor message(const at::Tensor& wire, int place) const {
+    return wire.narrow(0, place * message_bytes, message_bytes);
   }
   int64_t n;
   int64_t length;
@@ -26,8 +29,8 @@ struct Chunks {
 
 // Large buckets go in segments of about this many values, so that one is encoded while
 // another is on the wire and a third is decoded: 64 MB of int8 over 1 Gbit/s took 200 ms
-// without, 160 with.
-constexpr int64_t kSegment = int64_t{1} << 19;
+// without, 171 with. Half of it makes that 164, and a loopback pass of fp16 slower.
+constexpr int64_t kSegment = int64_t{1} << 21;
 
 }  // namespace
 
@@ -38,40 +41,40 @@ Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, Comm
   const auto residual_of = [&](int owner) {
     return residual.defined() ? chunks.of(residual, owner) : at::Tensor();
   };
+  // body(rank, its place among the others)
   const auto others = [&](auto&& body) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (rank != me) body(rank);
+    for (int place = 0; place < ranks - 1; ++place) {
+      body(place < me ? place : place + 1, place);
     }
   };
 
-  const int64_t bytes = ranks * chunks.message_bytes;
+  const int64_t bytes = (ranks - 1) * chunks.message_bytes;
   at::Tensor outgoing = spare_.take(bytes, values.device());
-  others([&](int owner) {
+  others([&](int owner, int place) {
     codec.encode(chunks.of(values, owner), chunks.length, 1.0, residual_of(owner),
-                 chunks.message(outgoing, owner));
+                 chunks.message(outgoing, place));
   });
   at::Tensor incoming = spare_.take(bytes, values.device());
-  co_await comm.all_to_all(outgoing, incoming);
+  co_await engine::all_to_others(comm, outgoing, incoming);
 
   // The owner's own values take part as they are, with their residual.
   at::Tensor sum = chunks.of(values, me), lost = residual_of(me);
-  others([&](int rank) {
-    codec.decode_add(chunks.message(incoming, rank), chunks.length, sum);
+  others([&](int, int place) {
+    codec.decode_add(chunks.message(incoming, place), chunks.length, sum);
   });
-  const int first = me == 0 ? 1 : 0;
-  at::Tensor mean = chunks.message(outgoing, first);
+  at::Tensor mean = chunks.message(outgoing, 0);
   if (lost.defined()) lost.div_(ranks);
   codec.encode(sum, chunks.length, 1.0 / ranks, lost, mean);
   if (lost.defined()) lost.mul_(ranks);
-  // An all-to-all of equal messages: Gloo's all-gather copies everything once more.
-  others([&](int rank) {
-    if (rank != first) chunks.message(outgoing, rank).copy_(mean);
-  });
-  co_await comm.all_to_all(outgoing, incoming);
+  // Equal messages to all: Gloo's all-gather copies everything once more.
+  for (int place = 1; place < ranks - 1; ++place) {
+    chunks.message(outgoing, place).copy_(mean);
+  }
+  co_await engine::all_to_others(comm, outgoing, incoming);
 
   codec.decode(mean, chunks.length, sum);
-  others([&](int owner) {
-    codec.decode(chunks.message(incoming, owner), chunks.length, chunks.of(values, owner));
+  others([&](int owner, int place) {
+    codec.decode(chunks.message(incoming, place), chunks.length, chunks.of(values, owner));
   });
   spare_.give_back(std::move(outgoing));
   spare_.give_back(std::move(incoming));

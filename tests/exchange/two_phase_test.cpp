@@ -62,7 +62,7 @@ at::Tensor segment_reference(const std::vector<at::Tensor>& inputs, const Codec&
 }
 
 // The exchange's own number.
-constexpr int64_t kSegment = int64_t{1} << 19;
+constexpr int64_t kSegment = int64_t{1} << 21;
 
 at::Tensor reference(int64_t n, int ranks, int64_t step, const Codec& codec) {
   if (ranks == 1) return input(n, 0, step);
