@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from brigade import DDPCommHookType, register_ddp_comm_hook
-from models import relative_error, rows, same_on_all_ranks, small_net, step, wrap
+from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs_power_sgd
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as torchs_quantization
 from workers import Teams
@@ -22,19 +22,6 @@ def gpu_ranks(request):
     teams.close()
 
 
-def exact_mean_on_gpu(module, data):
-    import copy
-
-    exact = copy.deepcopy(module).double()
-    exact.zero_grad()
-    exact(data.double()).square().mean().backward()
-    gradients = [parameter.grad for parameter in exact.parameters()]
-    for gradient in gradients:
-        dist.all_reduce(gradient)
-        gradient /= dist.get_world_size()
-    return gradients
-
-
 def averages(how, buckets, views, of_registry=False):
     module = small_net(width=64).cuda()
     model = wrap(module, buckets, gradient_as_bucket_view=views)
@@ -44,7 +31,7 @@ def averages(how, buckets, views, of_registry=False):
         brigade.set_hook(model, how)
     for number in range(3):
         data = rows(number, width=64).cuda()
-        exact = exact_mean_on_gpu(module, data)
+        exact = exact_mean(module, data)
         found = step(model, data)
         assert same_on_all_ranks(found)
     return relative_error(found, exact)
@@ -75,7 +62,7 @@ def called_from_python():
     model.register_comm_hook(state, brigade.powerSGD_hook.powerSGD_hook)
     for number in range(5):
         data = rows(number, width=64).cuda()
-        exact = exact_mean_on_gpu(module, data)
+        exact = exact_mean(module, data)
         found = step(model, data)
         assert same_on_all_ranks(found)
     return relative_error(found, exact)
