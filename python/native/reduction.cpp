@@ -1,11 +1,12 @@
 #include "reduction.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "torch_port/reducer.h"
 
 namespace brigade::python {
 namespace {
@@ -155,8 +156,6 @@ void Desk::drop_gradients_of(std::vector<at::Tensor> parameters) {
   dropped_ = std::move(parameters);
 }
 
-// The Reducer ends the pass in a callback of its own, queued after this one: by queueing
-// once more the gradients go when it is done with them.
 void Desk::drop_at_end_of_backward() {
   // join() reduces without a pass.
   if (torch::autograd::get_current_graph_task_id() == -1) return;
@@ -164,8 +163,7 @@ void Desk::drop_at_end_of_backward() {
     std::lock_guard lock(mutex_);
     if (dropped_.empty() || std::exchange(drop_queued_, true)) return;
   }
-  auto& autograd = torch::autograd::Engine::get_default_engine();
-  auto drop = [weak = weak_from_this()] {
+  torch_port::when_reducer_is_done([weak = weak_from_this()] {
     auto desk = weak.lock();
     if (!desk) return;
     std::vector<at::Tensor> dropped;
@@ -176,8 +174,7 @@ void Desk::drop_at_end_of_backward() {
     }
     // A gradient may have a Python object, which ends with the GIL: not under the mutex.
     for (at::Tensor& parameter : dropped) parameter.mutable_grad().reset();
-  };
-  autograd.queue_callback([&autograd, drop] { autograd.queue_callback(drop); });
+  });
 }
 
 FuturePtr Desk::run(c10d::GradBucket& bucket) {

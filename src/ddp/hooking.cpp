@@ -1,5 +1,4 @@
 // How a hook comes to the Reducer.
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include "ddp/core_state.h"
 #include "engine/agreement.h"
 #include "engine/bridge.h"
+#include "torch_port/reducer.h"
 
 namespace brigade {
 namespace {
@@ -91,20 +91,16 @@ void DdpCore::State::agree_on_engine() {
   make_reducer();
 }
 
-// The Reducer ends the pass in a callback of its own, queued after this one: by queueing
-// once more the gradients go when it is done with them.
 void DdpCore::State::drop_at_end_of_backward() {
   // A pass whose gradients are not complete keeps them. join() reduces without a pass.
   if (!pass_complete || torch::autograd::get_current_graph_task_id() == -1) return;
   if (std::exchange(drop_queued, true)) return;
-  auto& autograd = torch::autograd::Engine::get_default_engine();
-  auto drop = [weak = weak_from_this()] {
+  torch_port::when_reducer_is_done([weak = weak_from_this()] {
     auto state = weak.lock();
     if (!state) return;
     state->drop_queued = false;
     zero_grad(state->in_backward->parameters());
-  };
-  autograd.queue_callback([&autograd, drop] { autograd.queue_callback(drop); });
+  });
 }
 
 // A gradient that is in its bucket is not needed any more: its memory serves those that are

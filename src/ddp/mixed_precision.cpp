@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "ddp/low_precision.h"
+#include "engine/average.h"
+#include "engine/in_dtype.h"
 
 namespace brigade {
 namespace {
@@ -28,49 +30,6 @@ void for_each_field(const MixedPrecision& dtypes, Visitor&& visit) {
   visit("reduce", dtypes.reduce_dtype);
   visit("buffer", dtypes.buffer_dtype);
 }
-
-Task<at::Tensor> average(Bucket bucket, Comm& comm) {
-  at::Tensor mean = bucket.buffer();
-  if (comm.size() > 1) {
-    mean.div_(comm.size());  // first, so that no sum overflows
-    co_await comm.all_reduce(mean);
-  }
-  co_return mean;
-}
-
-class ReduceIn : public Hook {
- public:
-  ReduceIn(at::ScalarType dtype, std::shared_ptr<Hook> inner)
-      : dtype_(dtype), inner_(std::move(inner)) {}
-
-  std::string name() const override { return inner_->name() + " in " + name_of(dtype_); }
-  std::string fingerprint() const override {
-    return inner_->fingerprint() + " in " + name_of(dtype_);
-  }
-  HookState state() const override { return inner_->state(); }
-  void load_state(const HookState& state) override { inner_->load_state(state); }
-  void reset() override { inner_->reset(); }
-  void begin_pass(const HookPass& pass) override { inner_->begin_pass(pass); }
-  bool takes_sparse() const override { return inner_->takes_sparse(); }
-  void check_dtype(at::ScalarType dtype) const override {
-    inner_->check_dtype(at::isFloatingType(dtype) ? dtype_ : dtype);
-  }
-
-  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    at::Tensor buffer = bucket.buffer();
-    const at::ScalarType own = buffer.scalar_type();
-    if (buffer.is_sparse() || own == dtype_ || !at::isFloatingType(own)) {
-      co_return co_await inner_->reduce(bucket, comm);
-    }
-    bucket.set_buffer(buffer.to(dtype_));
-    at::Tensor result = co_await inner_->reduce(bucket, comm);
-    co_return buffer.copy_(result);
-  }
-
- private:
-  const at::ScalarType dtype_;
-  const std::shared_ptr<Hook> inner_;
-};
 
 }  // namespace
 
@@ -104,8 +63,9 @@ void check(const MixedPrecision& dtypes) {
 }
 
 std::shared_ptr<Hook> reduce_in(at::ScalarType dtype, std::shared_ptr<Hook> inner) {
-  if (!inner) inner = make_hook("allreduce", average);
-  return std::make_shared<ReduceIn>(dtype, std::move(inner));
+  if (!inner) inner = make_hook("allreduce", engine::average);
+  return engine::in_dtype(dtype, std::move(inner), "",
+                          std::string(" in ") + name_of(dtype));
 }
 
 }  // namespace brigade

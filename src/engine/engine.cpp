@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "engine/agreement.h"
+#include "engine/average.h"
 
 namespace brigade::engine {
 namespace {
@@ -35,13 +36,6 @@ std::string text_of(const std::exception_ptr& error) {
   } catch (...) {
     return "an exception of unknown type";
   }
-}
-
-// Dense hooks see dense buckets only: a sparse one is averaged as it is.
-Task<at::Tensor> average_sparse(Bucket bucket, Comm& comm) {
-  at::Tensor values = bucket.buffer().div(comm.size());
-  co_await comm.all_reduce(values);
-  co_return values;
 }
 
 void add(HookTraffic& sum, const HookTraffic& part) {
@@ -144,7 +138,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
 
 std::shared_ptr<Run> Engine::admit(Bucket bucket) {
   static const std::shared_ptr<Hook> sparse =
-      make_hook("allreduce of a sparse bucket", average_sparse);
+      make_hook("allreduce of a sparse bucket", average);
   std::lock_guard lock(mutex_);
   if (bucket.index() == 0) {
     add(before_this_step_, this_step());

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <charconv>
 
+#include "engine/average.h"
 #include "engine/engine.h"
 #include "engine/within.h"
 #include "hooks/dense.h"
@@ -13,12 +14,6 @@ namespace brigade {
 namespace {
 
 constexpr const char* kIteration = "post_local_sgd.iteration";
-
-Task<at::Tensor> average_sparse(Bucket bucket, Comm& comm) {
-  at::Tensor values = bucket.buffer().div(comm.size());
-  co_await comm.all_reduce(values);
-  co_return values;
-}
 
 class Local : public PostLocalSGDHook {
  public:
@@ -44,10 +39,7 @@ class Local : public PostLocalSGDHook {
     const ProcessGroup among = local ? subgroup(comm) : options_.group;
     std::optional<engine::Within> within;
     if (among) within.emplace(comm, among);
-    if (bucket.buffer().is_sparse() && !inner_->takes_sparse()) {
-      co_return co_await average_sparse(bucket, comm);
-    }
-    co_return co_await inner_->reduce(bucket, comm);
+    co_return co_await engine::reduce_by(*inner_, bucket, comm);
   }
 
   int64_t iteration() const override { return iteration_; }

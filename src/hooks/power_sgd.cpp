@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "codec/low_rank.h"
+#include "engine/average.h"
 #include "hooks/power_sgd_core.h"
 #include "hooks/stream_use.h"
 
@@ -132,8 +133,7 @@ at::Tensor PowerSGD::stack_starts(const Group& group, int64_t columns, int64_t r
 
 Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   if (!compresses(bucket)) {
-    at::Tensor mean = co_await average(bucket, comm);
-    co_return mean;
+    co_return co_await engine::average(bucket, comm);
   }
   Plan plan = this->plan(bucket);
   const auto options =

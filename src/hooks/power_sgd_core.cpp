@@ -82,15 +82,6 @@ at::ScalarType compute_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-Task<at::Tensor> average(Bucket bucket, Comm& comm) {
-  at::Tensor mean = bucket.buffer();
-  if (comm.size() > 1) {
-    mean.div_(comm.size());
-    co_await comm.all_reduce(mean);
-  }
-  co_return mean;
-}
-
 PowerSGDBase::PowerSGDBase(std::string name, PowerSGDOptions options)
     : name_(std::move(name)), options_(options) {
   check_options(name_, options_);

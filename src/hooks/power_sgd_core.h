@@ -58,7 +58,4 @@ class PowerSGDBase : public PowerSGDHook {
   int64_t after_ = 0;
 };
 
-// Plain averaging, before compression starts.
-Task<at::Tensor> average(Bucket bucket, Comm& comm);
-
 }  // namespace brigade

@@ -2,18 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/average.h"
+
 namespace brigade::optim {
 namespace {
 
 void clip(at::Tensor gradient, double value) {
   if (gradient.is_sparse()) gradient = gradient._values();
   gradient.clamp_(-value, value);
-}
-
-Task<at::Tensor> average(const at::Tensor& buffer, Comm& comm) {
-  at::Tensor values = buffer.div(comm.size());
-  co_await comm.all_reduce(values);
-  co_return values.coalesce();
 }
 
 }  // namespace
@@ -115,11 +111,8 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm) {
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
   }
-  if (buffer.is_sparse()) {
-    reduced.result = co_await average(buffer, comm);
-  } else {
-    reduced.result = co_await inner_->reduce(bucket, comm);
-  }
+  reduced.result = co_await engine::reduce_by(*inner_, bucket, comm);
+  if (buffer.is_sparse()) reduced.result = reduced.result.coalesce();
   co_return reduced;
 }
 

@@ -1,5 +1,7 @@
 #include "torch_port/reducer.h"
 
+#include <torch/csrc/autograd/engine.h>
+
 #include <limits>
 #include <sstream>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -63,6 +65,13 @@ std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& 
                                               delete_quietly<c10d::Logger>);
   reducer->set_logger(logger);
   return logger;
+}
+
+// The Reducer ends the pass in a callback of its own, queued after the first of these.
+void when_reducer_is_done(std::function<void()> then) {
+  auto& autograd = torch::autograd::Engine::get_default_engine();
+  autograd.queue_callback(
+      [&autograd, then = std::move(then)] { autograd.queue_callback(then); });
 }
 
 std::vector<size_t> parameters_without_gradient(const std::string& what) {

@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,11 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
 // the class that the backend's name suggests, and crash on a wrapper (such as
 // TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
 std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
+
+// Calls `then` on autograd's thread when the Reducer is done with the present backward
+// pass. REQUIRES: from inside of that pass, before the Reducer has seen all gradients; a
+// comm hook is.
+void when_reducer_is_done(std::function<void()> then);
 
 // The Reducer's complaint that some parameters got no gradient gives their indices; these
 // are they. Empty: `what` is another error.

@@ -1,6 +1,7 @@
 // One child process with an environment of its own: for what a worker may do to itself,
 // like ending with a report, that run_ranks must not see.
 #pragma once
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,8 +11,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "brigade/error.h"
+#include "brigade/process_group.h"
 
 namespace brigade::testing {
 
@@ -104,5 +107,31 @@ class Child {
   int pipe_[2];
   pid_t pid_ = 0;
 };
+
+// A group that works.
+inline void join_and_sum(const ProcessGroupOptions& options = {}) {
+  ProcessGroup group = init_process_group(options);
+  at::Tensor x = at::ones({3});
+  group.all_reduce(x);
+  if (x[0].item<int>() != group.size()) throw std::runtime_error("wrong sum");
+}
+
+inline void expect_all_well(const std::vector<Outcome>& outcomes) {
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].code, 0) << "process " << i << ": " << outcomes[i].text;
+  }
+}
+
+// Its exit code, what its error says, and that it came in time.
+inline void expect_outcome(const Outcome& outcome, int code,
+                           const std::vector<std::string>& said,
+                           std::chrono::milliseconds within = std::chrono::seconds(5)) {
+  EXPECT_EQ(outcome.code, code) << outcome.text;
+  for (const std::string& part : said) {
+    EXPECT_NE(outcome.text.find(part), std::string::npos)
+        << "'" << part << "' in: " << outcome.text;
+  }
+  EXPECT_LT(outcome.took, within);
+}
 
 }  // namespace brigade::testing

@@ -1,8 +1,5 @@
 #include "launch/rendezvous.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -24,6 +21,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::Child;
+using testing::expect_all_well;
+using testing::expect_outcome;
+using testing::join_and_sum;
 using testing::Outcome;
 using testing::Variables;
 
@@ -66,13 +66,6 @@ Variables torchrun(int rank, int size, const std::string& port,
   return all;
 }
 
-void join_and_sum(const ProcessGroupOptions& options = {}) {
-  ProcessGroup group = init_process_group(options);
-  at::Tensor x = at::ones({3});
-  group.all_reduce(x);
-  if (x[0].item<int>() != group.size()) throw std::runtime_error("wrong sum");
-}
-
 // The outcomes of `size` ranks that all do the same.
 std::vector<Outcome> run_world(int size,
                                const std::function<Variables(int rank)>& variables,
@@ -84,22 +77,6 @@ std::vector<Outcome> run_world(int size,
   std::vector<Outcome> outcomes;
   for (auto& child : children) outcomes.push_back(child->finish());
   return outcomes;
-}
-
-void expect_all_well(const std::vector<Outcome>& outcomes) {
-  for (size_t i = 0; i < outcomes.size(); ++i) {
-    EXPECT_EQ(outcomes[i].code, 0) << "process " << i << ": " << outcomes[i].text;
-  }
-}
-
-void expect_outcome(const Outcome& outcome, int code, const std::vector<std::string>& said,
-                    std::chrono::milliseconds within = 5s) {
-  EXPECT_EQ(outcome.code, code) << outcome.text;
-  for (const std::string& part : said) {
-    EXPECT_NE(outcome.text.find(part), std::string::npos)
-        << "'" << part << "' in: " << outcome.text;
-  }
-  EXPECT_LT(outcome.took, within);
 }
 
 std::set<std::string> own_sockets() {
@@ -399,103 +376,6 @@ TEST(Rendezvous, RestartsDoNotMeetEachOthersKeys) {
     if (group.rank() == 1) std::this_thread::sleep_for(100ms);
     join_and_sum({.backend = "gloo", .timeout = 5s});
   });
-}
-
-// ---- file://
-// ---------------------------------------------------------------------------------
-
-class FileRendezvous : public ::testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/tmp/brigade-test-XXXXXX";
-    base_ = mkdtemp(name);
-    folder_ = base_ + "/meet";
-  }
-  void TearDown() override { std::filesystem::remove_all(base_); }
-
-  ProcessGroupOptions options(int rank, int size,
-                              std::chrono::milliseconds timeout = 1s) const {
-    return {.backend = "gloo",
-            .init_method = "file://" + folder_,
-            .rank = rank,
-            .world_size = size,
-            .timeout = timeout};
-  }
-  std::vector<Outcome> run(int size) const {
-    std::vector<std::unique_ptr<Child>> children;
-    for (int rank = size - 1; rank >= 0; --rank) {
-      children.push_back(std::make_unique<Child>(
-          Variables{}, [&] { join_and_sum(options(rank, size, 5s)); }));
-    }
-    std::vector<Outcome> outcomes;
-    for (auto& child : children) outcomes.push_back(child->finish());
-    return outcomes;
-  }
-  Outcome alone(int rank) const {
-    Child child({}, [&] { init_process_group(options(rank, 2)); });
-    return child.finish();
-  }
-
-  std::string base_, folder_;
-};
-
-TEST_F(FileRendezvous, RanksMeetAgainAndAgainAndLeaveNothing) {
-  for (int size : {2, 4, 3}) {
-    expect_all_well(run(size));
-    EXPECT_TRUE(std::filesystem::is_empty(base_));
-  }
-}
-
-TEST_F(FileRendezvous, WhatADeadRunLeftIsCleared) {
-  mkdir(folder_.c_str(), 0700);
-  std::ofstream(folder_ + "/lock") << "/store-1-1\n";
-  std::ofstream(folder_ + "/store-1-1") << "half a rec";
-  expect_all_well(run(2));
-  EXPECT_TRUE(std::filesystem::is_empty(base_));
-}
-
-TEST_F(FileRendezvous, WhatIsNotOursIsRefused) {
-  std::ofstream(folder_) << "a file of the user's";
-  expect_outcome(alone(0), 3, {folder_, "no folder"}, 1s);
-  std::filesystem::remove(folder_);
-  mkdir(folder_.c_str(), 0755);
-  chmod(folder_.c_str(), 0755);
-  expect_outcome(alone(0), 3, {folder_, "open to others"}, 1s);
-  chmod(folder_.c_str(), 0700);
-  std::ofstream(folder_ + "/thesis.tex") << "precious";
-  expect_outcome(alone(0), 3, {folder_, "thesis.tex"}, 1s);
-  EXPECT_TRUE(std::filesystem::exists(folder_ + "/thesis.tex"));
-}
-
-TEST_F(FileRendezvous, AFolderInUseIsRefused) {
-  Child first({}, [&] { init_process_group(options(0, 2, 3s)); });
-  while (!std::filesystem::exists(folder_ + "/lock")) std::this_thread::sleep_for(5ms);
-  std::this_thread::sleep_for(100ms);
-  expect_outcome(alone(0), 3, {folder_, "another run is using it"}, 1s);
-  expect_outcome(first.finish(), 4, {"rank 1 of 2 did not come"});
-}
-
-TEST_F(FileRendezvous, RankZeroMissingIsSaid) {
-  expect_outcome(alone(1), 3, {folder_, "rank 0 did not come"});
-}
-
-TEST_F(FileRendezvous, ATruncatedRecordDoesNotHangForEver) {
-  Child first({}, [&] {
-    ProcessGroup group = init_process_group(options(0, 2));
-    // A length without its bytes, as a writer that was killed leaves it.
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-      if (entry.path().filename().string().rfind("store-", 0) != 0) continue;
-      std::ofstream file(entry.path(), std::ios::app | std::ios::binary);
-      const size_t length = 1000;
-      file.write(reinterpret_cast<const char*>(&length), sizeof length);
-    }
-    group.store()->get("anything");
-  });
-  Child second({}, [&] {
-    init_process_group(options(1, 2));
-    std::this_thread::sleep_for(6s);
-  });
-  expect_outcome(first.finish(), 1, {"does not answer: get of"});
 }
 
 }  // namespace

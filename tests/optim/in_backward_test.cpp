@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/adam.h"
 #include "brigade/optim/sgd.h"
@@ -422,6 +424,33 @@ TEST(OptimizerInBackward, StepsParametersWithSparseGradients) {
       expect_same_parameters(*after, *trained(How::hook, wrapped), 1e-6);
       expect_same_parameters(*after, *trained(How::in_backward, wrapped), 1e-6);
     }
+  });
+}
+
+// Averages every bucket, the sparse ones too.
+class TakesAll : public Hook {
+ public:
+  std::string name() const override { return "takes_all"; }
+  bool takes_sparse() const override { return true; }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    if (bucket.buffer().is_sparse()) ++sparse;
+    at::Tensor mean = bucket.buffer().div(comm.size());
+    co_await comm.all_reduce(mean);
+    co_return mean;
+  }
+  std::atomic<int> sparse = 0;
+};
+
+TEST(OptimizerInBackward, HandsSparseBucketsToAHookThatTakesThem) {
+  run_ranks(2, [](ProcessGroup group) {
+    Words net = seeded<Words>();
+    DistributedDataParallel ddp(net, group);
+    auto inner = std::make_shared<TakesAll>();
+    ddp->set_hook(hook_then_optimizer(inner, std::make_shared<SGD>(SGDOptions{.lr = 0.1})));
+    ddp(torch::tensor({{1, 3, 5}, {group.rank(), 3, 7}})).pow(2).sum().backward();
+    EXPECT_EQ(inner->sparse, 1);
+    EXPECT_FALSE(torch::equal(net->table->weight, seeded<Words>()->table->weight));
+    expect_equal_replicas(*net, group);
   });
 }
 

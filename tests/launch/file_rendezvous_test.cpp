@@ -1,0 +1,119 @@
+// Ranks that meet in a folder: file://.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "brigade/process_group.h"
+#include "launch/child.h"
+#include "launch/rendezvous.h"
+
+namespace brigade {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Child;
+using testing::expect_all_well;
+using testing::expect_outcome;
+using testing::join_and_sum;
+using testing::Outcome;
+using testing::Variables;
+
+class FileRendezvous : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/brigade-test-XXXXXX";
+    base_ = mkdtemp(name);
+    folder_ = base_ + "/meet";
+  }
+  void TearDown() override { std::filesystem::remove_all(base_); }
+
+  ProcessGroupOptions options(int rank, int size,
+                              std::chrono::milliseconds timeout = 1s) const {
+    return {.backend = "gloo",
+            .init_method = "file://" + folder_,
+            .rank = rank,
+            .world_size = size,
+            .timeout = timeout};
+  }
+  std::vector<Outcome> run(int size) const {
+    std::vector<std::unique_ptr<Child>> children;
+    for (int rank = size - 1; rank >= 0; --rank) {
+      children.push_back(std::make_unique<Child>(
+          Variables{}, [&] { join_and_sum(options(rank, size, 5s)); }));
+    }
+    std::vector<Outcome> outcomes;
+    for (auto& child : children) outcomes.push_back(child->finish());
+    return outcomes;
+  }
+  Outcome alone(int rank) const {
+    Child child({}, [&] { init_process_group(options(rank, 2)); });
+    return child.finish();
+  }
+
+  std::string base_, folder_;
+};
+
+TEST_F(FileRendezvous, RanksMeetAgainAndAgainAndLeaveNothing) {
+  for (int size : {2, 4, 3}) {
+    expect_all_well(run(size));
+    EXPECT_TRUE(std::filesystem::is_empty(base_));
+  }
+}
+
+TEST_F(FileRendezvous, WhatADeadRunLeftIsCleared) {
+  mkdir(folder_.c_str(), 0700);
+  std::ofstream(folder_ + "/lock") << "/store-1-1\n";
+  std::ofstream(folder_ + "/store-1-1") << "half a rec";
+  expect_all_well(run(2));
+  EXPECT_TRUE(std::filesystem::is_empty(base_));
+}
+
+TEST_F(FileRendezvous, WhatIsNotOursIsRefused) {
+  std::ofstream(folder_) << "a file of the user's";
+  expect_outcome(alone(0), 3, {folder_, "no folder"}, 1s);
+  std::filesystem::remove(folder_);
+  mkdir(folder_.c_str(), 0755);
+  chmod(folder_.c_str(), 0755);
+  expect_outcome(alone(0), 3, {folder_, "open to others"}, 1s);
+  chmod(folder_.c_str(), 0700);
+  std::ofstream(folder_ + "/thesis.tex") << "precious";
+  expect_outcome(alone(0), 3, {folder_, "thesis.tex"}, 1s);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/thesis.tex"));
+}
+
+TEST_F(FileRendezvous, AFolderInUseIsRefused) {
+  Child first({}, [&] { init_process_group(options(0, 2, 3s)); });
+  while (!std::filesystem::exists(folder_ + "/lock")) std::this_thread::sleep_for(5ms);
+  std::this_thread::sleep_for(100ms);
+  expect_outcome(alone(0), 3, {folder_, "another run is using it"}, 1s);
+  expect_outcome(first.finish(), 4, {"rank 1 of 2 did not come"});
+}
+
+TEST_F(FileRendezvous, RankZeroMissingIsSaid) {
+  expect_outcome(alone(1), 3, {folder_, "rank 0 did not come"});
+}
+
+TEST_F(FileRendezvous, ATruncatedRecordDoesNotHangForEver) {
+  Child first({}, [&] {
+    ProcessGroup group = init_process_group(options(0, 2));
+    // A length without its bytes, as a writer that was killed leaves it.
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().rfind("store-", 0) != 0) continue;
+      std::ofstream file(entry.path(), std::ios::app | std::ios::binary);
+      const size_t length = 1000;
+      file.write(reinterpret_cast<const char*>(&length), sizeof length);
+    }
+    group.store()->get("anything");
+  });
+  Child second({}, [&] {
+    init_process_group(options(1, 2));
+    std::this_thread::sleep_for(6s);
+  });
+  expect_outcome(first.finish(), 1, {"does not answer: get of"});
+}
+
+}  // namespace
+}  // namespace brigade
