@@ -131,27 +131,13 @@ Collective Comm::all_reduce(at::Tensor tensor) {
                                 copy_back(staged, tensor)}));
 }
 
-Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
-  check_parts("all_gather", output, input, size());
-  if (input.numel() == 0) return Collective(nullptr);
-  const engine::Engine& engine = *lane_->run.engine;
-  at::Tensor from = on_host(input, engine).flatten();
-  at::Tensor to =
-      output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
-  return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
-      *lane_, payload_bytes(input) * (size() - 1),
-      [from, flat = to.flatten()](c10d::ProcessGroup& group) mutable {
-        return group._allgather_base(flat, from);
-      },
-      copy_back(to, output)}));
-}
-
 namespace {
 
-// `parts`: how much goes to each rank; empty: the same to all.
-Collective exchange_parts(Comm::Lane& lane, const at::Tensor& input,
-                          const at::Tensor& output, std::vector<int64_t> parts,
-                          int64_t bytes_sent) {
+// A collective from one tensor to another, both flat and, for Gloo, in host memory.
+using Transfer = std::function<Work(c10d::ProcessGroup&, at::Tensor& to, at::Tensor& from)>;
+
+Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor& output,
+                    int64_t bytes_sent, Transfer issue) {
   if (input.numel() == 0) return Collective(nullptr);
   const engine::Engine& engine = *lane.run.engine;
   at::Tensor from = on_host(input, engine).flatten();
@@ -159,21 +145,35 @@ Collective exchange_parts(Comm::Lane& lane, const at::Tensor& input,
       output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
       lane, bytes_sent,
-      [from, flat = to.flatten(),
-       parts = std::move(parts)](c10d::ProcessGroup& group) mutable {
-        return group.alltoall_base(flat, from, parts, parts);
-      },
+      [from, flat = to.flatten(), issue = std::move(issue)](
+          c10d::ProcessGroup& group) mutable { return issue(group, flat, from); },
       copy_back(to, output)}));
 }
 
+// `parts`: how much goes to each rank; empty: the same to all.
+Transfer exchange(std::vector<int64_t> parts) {
+  return [parts = std::move(parts)](c10d::ProcessGroup& group, at::Tensor& to,
+                                    at::Tensor& from) mutable {
+    return group.alltoall_base(to, from, parts, parts);
+  };
+}
+
 }  // namespace
+
+Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
+  check_parts("all_gather", output, input, size());
+  return transfer(*lane_, input, output, payload_bytes(input) * (size() - 1),
+                  [](c10d::ProcessGroup& group, at::Tensor& to, at::Tensor& from) {
+                    return group._allgather_base(to, from);
+                  });
+}
 
 Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
   check_parts("all_to_all", input, output, 1);
   TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
               " elements can't be divided among ", size(), " ranks");
-  return exchange_parts(*lane_, input, output, {},
-                        payload_bytes(input) * (size() - 1) / size());
+  return transfer(*lane_, input, output, payload_bytes(input) * (size() - 1) / size(),
+                  exchange({}));
 }
 
 Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output) {
@@ -183,8 +183,8 @@ Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output
               " elements can't be divided among ", others, " other ranks");
   std::vector<int64_t> parts(static_cast<size_t>(comm.size()), input.numel() / others);
   parts[static_cast<size_t>(comm.rank())] = 0;
-  return exchange_parts(Comm::Lane::of(comm), input, output, std::move(parts),
-                        payload_bytes(input));
+  return transfer(Comm::Lane::of(comm), input, output, payload_bytes(input),
+                  exchange(std::move(parts)));
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {
