@@ -269,6 +269,10 @@ class Train(InFolder):
         self.assertIn("accuracy", lines[-1])
         self.assertIn("brigade train --steps 6", (self.folder / "out/report.html").read_text())
         self.assertEqual(len(list((self.folder / "out/tensorboard").glob("*tfevents*"))), 1)
+        trace = json.loads((self.folder / "out/trace.json").read_text())["traceEvents"]
+        spans = [(event["pid"], event["name"].split()[0]) for event in trace if event["ph"] == "X"]
+        for rank in (0, 1):
+            self.assertEqual(spans.count((rank, "backward")), 6)
         # Taken up: the metrics go on, and none is there twice.
         self.good("train", "--steps", 9, "--out", "out", "--checkpoint", "run", "--resume")
         lines = [json.loads(line) for line in (self.folder / "out/metrics.jsonl").read_text().splitlines()]

@@ -3,9 +3,10 @@
 #include <torch/torch.h>
 
 #include <cinttypes>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "brigade/brigade.h"
+#include "timeline.h"
 
 namespace brigade::tool {
 namespace {
@@ -14,7 +15,6 @@ using Clock = std::chrono::steady_clock;
 
 // Accuracy is measured so often, and spans are kept of so many steps at the end.
 constexpr int kMeasureEvery = 8;
-constexpr int kTracedSteps = 8;
 
 // Two convolutions, a pool, three dense layers.
 struct DigitNetImpl : torch::nn::Module {
@@ -112,13 +112,13 @@ class DigitTraining::Trainer {
     ddp_->set_hook(make_hook(spec));
     optimizer_ = std::make_unique<torch::optim::AdamW>(
         ddp_->parameters(), torch::optim::AdamWOptions(training.learning_rate));
+    timeline_.emplace(group, ddp_->core());
     group.barrier();
   }
 
-  void trace() { ddp_->core().record_trace(true); }
-
-  // `left`: how much of the training is still to come, 1 to 0.
-  StepPoint step(double left) {
+  // `left` of `steps` are still to come, this one included.
+  StepPoint step(int left, int steps) {
+    timeline_->begin_step(left);
     const DataSet batch = batches_.next();
     const auto begin = Clock::now();
     at::Tensor loss =
@@ -128,14 +128,14 @@ class DigitTraining::Trainer {
     loss.backward();
     const auto backward = Clock::now();
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups()[0].options())
-        .lr(learning_rate_ * left);
+        .lr(learning_rate_ * left / steps);
     optimizer_->step();
     const auto end = Clock::now();
     for (const auto& [kind, from, to] :
          {std::tuple{Span::Kind::forward, begin, forward},
           std::tuple{Span::Kind::backward, forward, backward},
           std::tuple{Span::Kind::optimizer, backward, end}}) {
-      loop_.push_back(loop_span(kind, group_.rank(), steps_, from, to));
+      timeline_->note(kind, from, to);
     }
     const HookStats stats = ddp_->hook_stats();
     seconds_ += std::chrono::duration<double>(end - begin).count();
@@ -148,29 +148,12 @@ class DigitTraining::Trainer {
             .overlap = stats.last_step.overlap()};
   }
 
-  // The last few steps', by all ranks.
-  std::vector<Span> spans() {
-    ddp_->set_hook(nullptr);  // ends the engine's threads: whatever they noted is there
-    std::vector<Span> mine = spans_of(ddp_->core().take_trace(), group_.rank());
-    const std::int64_t first = steps_ - kTracedSteps;
-    std::ranges::copy_if(loop_, std::back_inserter(mine),
-                         [&](const Span& span) { return span.step >= first; });
-    RunRecord envelope;
-    envelope.series.push_back({.spans = std::move(mine)});
-    std::vector<Span> all;
-    for (const std::string& text : group_.exchange("spans", to_json(envelope).dump())) {
-      const RunRecord other = record_from_json(nlohmann::json::parse(text));
-      all.insert(all.end(), other.series[0].spans.begin(), other.series[0].spans.end());
-    }
-    return all;
-  }
-
   void finish(Series& series) {
     const HookStats stats = ddp_->hook_stats();
     series.overlap = stats.total.overlap();
     series.gradient_bytes = static_cast<double>(ddp_->logging_data().parameter_bytes);
     series.fingerprints = group_.exchange("fingerprints", fingerprint(*net_));
-    series.spans = spans();
+    series.spans = timeline_->gather();
     summarise(series);
   }
 
@@ -183,7 +166,7 @@ class DigitTraining::Trainer {
   DigitNet net_{nullptr};
   DistributedDataParallel<DigitNetImpl> ddp_{nullptr};
   std::unique_ptr<torch::optim::AdamW> optimizer_;
-  std::vector<Span> loop_;
+  std::optional<Timeline> timeline_;
   std::int64_t steps_ = 0;
   double seconds_ = 0;
 };
@@ -207,8 +190,7 @@ bool DigitTraining::advance(const std::function<void()>& watch) {
   const int before = static_cast<int>(series_.points.size());
   const int until = std::min(before + kMeasureEvery, steps_);
   for (int step = before; step < until; ++step) {
-    if (step >= steps_ - kTracedSteps) trainer_->trace();
-    StepPoint point = trainer_->step(1 - static_cast<double>(step) / steps_);
+    StepPoint point = trainer_->step(steps_ - step, steps_);
     if (group_.rank() == 0 && (step == 0 || step + 1 == until))
       point.accuracy = series_.test_accuracy = accuracy(trainer_->net(), data_.test);
     series_.points.push_back(point);

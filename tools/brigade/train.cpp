@@ -161,8 +161,9 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
   command.add_flag("--resume", options.resume,
                    "take the run in --checkpoint up, where there is one");
   command
-      .add_option("--out", options.out,
-                  "folder for report.html, metrics.jsonl and TensorBoard's events")
+      .add_option(
+          "--out", options.out,
+          "folder for report.html, metrics.jsonl, trace.json and TensorBoard's events")
       ->type_name("FOLDER");
   command
       .add_option(

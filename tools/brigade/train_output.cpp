@@ -8,6 +8,7 @@
 #include "json_file.h"
 #include "report.h"
 #include "svg.h"
+#include "trace_file.h"
 
 namespace brigade::tool {
 namespace {
@@ -173,6 +174,8 @@ void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcom
   if (!options_.out.empty()) {
     say("report", options_.out + "/report.html");
     say("metrics", options_.out + "/metrics.jsonl");
+    if (!series.spans.empty())
+      say("trace", options_.out + "/trace.json, for ui.perfetto.dev or chrome://tracing");
     say("TensorBoard", "tensorboard --logdir " + options_.out + "/tensorboard");
   }
 }
@@ -190,6 +193,8 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                                              plural(options_.batch, "example") + " each");
     record.series.push_back(series);
     write_report(record, options_.out + "/report.html");
+    if (!series.spans.empty())
+      write_whole(options_.out + "/trace.json", trace_text(record));
   }
   Json evaluations = Json::array();
   for (const Evaluation& one : evaluations_) {

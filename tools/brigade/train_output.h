@@ -1,5 +1,5 @@
 // What brigade train leaves behind: lines while it works, metrics, TensorBoard's events, a
-// report and JSON.
+// report, a trace and JSON.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -12,6 +12,7 @@
 #include "brigade/optim/optimizer.h"
 #include "checkpoint/hash.h"
 #include "lr_schedule.h"
+#include "timeline.h"
 #include "train_batches.h"
 #include "train_output.h"
 
@@ -76,6 +77,7 @@ class Training {
                  {.seed = options.seed}) {
     ddp_->set_hook(make_hook(options.hook));
     lr_ = options.lr.value_or(own_lr(*optimizer_));
+    if (!options.out.empty()) timeline_.emplace(worker.group, ddp_->core());
     if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
@@ -135,6 +137,7 @@ class Training {
     }
     series.gradient_bytes = static_cast<double>(ddp.parameter_bytes);
     series.fingerprints = worker_.group.exchange("the replicas", fingerprint(*model_));
+    if (timeline_) series.spans = timeline_->gather();
     return series;
   }
 
@@ -176,19 +179,27 @@ class Training {
   }
 
   StepPoint train_step(double lr) {
+    if (timeline_) timeline_->begin_step(options_.steps - step_);
     const Batch batch = next_batch();
     const auto begin = Clock::now();
     optimizer_->set_lr(lr);
     const at::Tensor loss =
         torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
+    const auto forward = Clock::now();
     ddp_->zero_grad();
     loss.backward();
+    const auto backward = Clock::now();
     if (!options_.optimizer_in_backward) {
       for (const at::Tensor& parameter : model_->parameters())
         optimizer_->step_param(parameter, parameter.grad());
     }
     const double value = loss.item<double>();
     const auto end = Clock::now();
+    if (timeline_) {
+      timeline_->note(Span::Kind::forward, begin, forward);
+      timeline_->note(Span::Kind::backward, forward, backward);
+      timeline_->note(Span::Kind::optimizer, backward, end);
+    }
     ++step_;
     if (!std::isfinite(value)) {
       throw Error("step " + std::to_string(step_) + ": the loss is " +
@@ -245,6 +256,7 @@ class Training {
   LrSchedule schedule_;
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;
+  std::optional<Timeline> timeline_;  // for --out
   double lr_ = 0;
   std::int64_t step_ = 0;
   double seconds_ = 0;

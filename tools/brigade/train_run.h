@@ -28,7 +28,7 @@ struct TrainOptions {
   std::string checkpoint;       // folder; empty: none
   std::int64_t save_every = 0;  // 0: at the end only
   bool resume = false;
-  std::string out;  // folder of metrics.jsonl, report.html and TensorBoard's events
+  std::string out;  // folder of the report, the metrics, the trace and TensorBoard's events
   std::string json;
   std::string link;     // as it was given; empty: the network as it is
   std::string command;  // the line that was typed
