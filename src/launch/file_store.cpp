@@ -62,18 +62,36 @@ void clear(const std::string& folder) {
   }
 }
 
-// Locks of the open file, not of the process: two threads exclude each other too.
-struct flock whole_file(short type) {
+// Two bytes of the lock file, locked for the open file and not for the process: two threads
+// exclude each other too. Rank 0 holds the first; all who are at the meeting share the
+// second, so that whoever can have it alone is the last.
+enum Place : off_t { kHost, kMembers };
+
+struct flock lock_of(Place place, short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
+  lock.l_start = place;
+  lock.l_len = 1;
   return lock;
 }
 
-// Asks without taking the lock, so that a reader cannot keep rank 0 out.
-bool is_locked(int file) {
-  struct flock lock = whole_file(F_RDLCK);
+// F_RDLCK shares, F_WRLCK has alone, F_UNLCK lets go; changes atomically between them.
+bool try_lock(int file, Place place, short type) {
+  struct flock lock = lock_of(place, type);
+  return fcntl(file, F_OFD_SETLK, &lock) == 0;
+}
+
+// Asks without taking the lock.
+bool is_locked(int file, Place place) {
+  struct flock lock = lock_of(place, F_RDLCK);
   return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+// Whether the file still has a name: the last of an earlier meeting may just have gone.
+bool is_linked(int file) {
+  struct stat info {};
+  return fstat(file, &info) == 0 && info.st_nlink > 0;
 }
 
 std::string fresh_name() {
@@ -85,66 +103,84 @@ std::string fresh_name() {
 
 FileMeeting::FileMeeting(std::string folder, int rank, Deadline deadline)
     : folder_(std::move(folder)) {
-  if (rank == 0) {
-    host();
-    return;
-  }
-  while (!try_join()) {
+  while (!(rank == 0 ? try_host() : try_join())) {
     if (std::chrono::steady_clock::now() >= deadline) {
-      refuse(folder_, "rank 0 did not come in time");
+      refuse(folder_, rank == 0 ? "another run has not left it in time"
+                                : "rank 0 did not come in time");
     }
     std::this_thread::sleep_for(10ms);
   }
 }
 
-FileMeeting::~FileMeeting() {
-  if (lock_ >= 0) {
+FileMeeting::~FileMeeting() { leave(); }
+
+void FileMeeting::leave() {
+  // Lets go before it asks: of two who leave at once, one surely finds nobody there.
+  try_lock(file_, kHost, F_UNLCK);
+  try_lock(file_, kMembers, F_UNLCK);
+  if (try_lock(file_, kMembers, F_WRLCK) && is_linked(file_)) {
+    unlink(store_file_.c_str());
     unlink((folder_ + kLock).c_str());
-    close(lock_);
+    rmdir(folder_.c_str());
   }
-  rmdir(folder_.c_str());  // succeeds for the last one
+  close(std::exchange(file_, -1));
 }
 
-void FileMeeting::host() {
-  if (!check_folder(folder_) && mkdir(folder_.c_str(), 0700) != 0) {
+bool FileMeeting::try_host() {
+  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
     refuse(folder_, std::strerror(errno));
   }
-  lock_ = open((folder_ + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock_ < 0) refuse(folder_, std::strerror(errno));
-  struct flock exclusive = whole_file(F_WRLCK);
-  if (fcntl(lock_, F_OFD_SETLK, &exclusive) != 0) {
-    close(std::exchange(lock_, -1));
+  if (!check_folder(folder_)) return false;  // an earlier run has just removed it
+  file_ = open((folder_ + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file_ < 0) {
+    if (errno == ENOENT) return false;
+    refuse(folder_, std::strerror(errno));
+  }
+  if (!try_lock(file_, kMembers, F_WRLCK) || !is_linked(file_)) {
+    const bool hosted = is_locked(file_, kHost);
+    close(std::exchange(file_, -1));
+    if (!hosted) return false;
     refuse(folder_, "another run is using it; expected a path of its own for each run");
   }
   try {
-    if (ftruncate(lock_, 0) != 0) refuse(folder_, std::strerror(errno));
-    clear(folder_);
+    open_meeting();
   } catch (...) {
-    close(std::exchange(lock_, -1));
+    leave();
     throw;
   }
+  return true;
+}
+
+// REQUIRES: kMembers is ours alone; so nobody joins before the name is written.
+void FileMeeting::open_meeting() {
+  clear(folder_);
   const std::string name = fresh_name();
   store_file_ = folder_ + name;
-  // The newline tells readers that the name is whole.
-  const std::string line = name + "\n";
-  if (write(lock_, line.data(), line.size()) < 0) refuse(folder_, std::strerror(errno));
+  if (ftruncate(file_, 0) != 0 || write(file_, name.data(), name.size()) < 0 ||
+      !try_lock(file_, kHost, F_WRLCK) || !try_lock(file_, kMembers, F_RDLCK)) {
+    refuse(folder_, std::strerror(errno));
+  }
 }
 
 bool FileMeeting::try_join() {
   if (!check_folder(folder_)) return false;
-  int file = open((folder_ + kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return false;
+  file_ = open((folder_ + kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file_ < 0) return false;
+  if (!is_locked(file_, kHost) || !try_lock(file_, kMembers, F_RDLCK)) {
+    close(std::exchange(file_, -1));
+    return false;
+  }
   char text[256];
-  ssize_t count = -1;
-  if (is_locked(file)) count = read(file, text, sizeof text);
-  close(file);
-  if (count < 2 || text[count - 1] != '\n') return false;
-  store_file_ = folder_ + std::string(text, static_cast<std::size_t>(count) - 1);
-  return true;
+  const ssize_t count = read(file_, text, sizeof text);
+  if (count > 0) store_file_ = folder_ + std::string(text, static_cast<std::size_t>(count));
+  // Asked again: rank 0 of an earlier run may have left meanwhile.
+  if (count > 0 && is_linked(file_) && is_locked(file_, kHost)) return true;
+  leave();
+  return false;
 }
 
 c10::intrusive_ptr<c10d::Store> PunctualFileStore::clone() {
-  return c10::make_intrusive<PunctualFileStore>(path_, numWorkers_);
+  return c10::make_intrusive<PunctualFileStore>(path_);
 }
 
 std::vector<uint8_t> PunctualFileStore::get(const std::string& key) {

@@ -114,8 +114,7 @@ MeetingPoint meet_in_file(const std::string& folder, const Environment& environm
   auto meeting = std::make_shared<FileMeeting>(folder, environment.rank,
                                                std::chrono::steady_clock::now() + timeout);
   auto store = watchdog->watch("open", std::string(), [&] {
-    return c10::make_intrusive<PunctualFileStore>(meeting->store_file(),
-                                                  environment.world_size);
+    return c10::make_intrusive<PunctualFileStore>(meeting->store_file());
   });
   store->setTimeout(timeout);
   return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog),

@@ -15,6 +15,7 @@
 #include "launch/child.h"
 #include "launch/network.h"
 #include "support/ranks.h"
+#include "support/reserved_port.h"
 
 namespace brigade {
 namespace {
@@ -24,21 +25,21 @@ using testing::Child;
 using testing::expect_all_well;
 using testing::expect_outcome;
 using testing::join_and_sum;
+using testing::kNever;
 using testing::Outcome;
+using testing::ReservedPort;
 using testing::Variables;
 
 // A loopback socket with a port of its own, closed in the end.
 class Listener {
  public:
-  explicit Listener(bool listening = true) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof address;
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    if (listening) {
-      EXPECT_EQ(listen(fd_, 16), 0);
-    }
+    EXPECT_EQ(listen(fd_, 16), 0);
     getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
     port_ = ntohs(address.sin_port);
   }
@@ -51,8 +52,6 @@ class Listener {
   int port_;
 };
 
-std::string free_port() { return Listener(false).port(); }
-
 Variables torchrun(int rank, int size, const std::string& port,
                    const Variables& more = {}) {
   Variables all{{"RANK", std::to_string(rank)},
@@ -61,7 +60,7 @@ Variables torchrun(int rank, int size, const std::string& port,
                 {"LOCAL_WORLD_SIZE", std::to_string(size)},
                 {"MASTER_ADDR", "127.0.0.1"},
                 {"MASTER_PORT", port},
-                {"BRIGADE_TIMEOUT", "1"}};
+                {"BRIGADE_TIMEOUT", std::to_string(kNever.count())}};
   for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
@@ -133,12 +132,12 @@ TEST(Rendezvous, AloneIsSoloAndOpensNoPort) {
 }
 
 TEST(Rendezvous, RankZeroHostsTheStoreOnLoopbackOnly) {
-  const std::string port = free_port();
+  const ReservedPort port;
   // A name that is not loopback's: one host is one host, whatever it is called.
   expect_all_well(run_world(
       3,
       [&](int rank) {
-        return torchrun(rank, 3, port, {{"MASTER_ADDR", "192.0.2.77"}});
+        return torchrun(rank, 3, port.number(), {{"MASTER_ADDR", "192.0.2.77"}});
       },
       [] {
         ProcessGroup group = init_process_group();
@@ -152,19 +151,17 @@ TEST(Rendezvous, RankZeroHostsTheStoreOnLoopbackOnly) {
 }
 
 TEST(Rendezvous, AStoreOfRankZeroCanBeMetAgain) {
-  const std::string port = free_port();
+  const ReservedPort port;
   expect_all_well(run_world(
-      2,
-      [&](int rank) {
-        return torchrun(rank, 2, port, {{"BRIGADE_TIMEOUT", "5"}});
-      },
+      2, [&](int rank) { return torchrun(rank, 2, port.number()); },
       [] {
         for (int i = 0; i < 3; ++i) join_and_sum();
       }));
 }
 
 TEST(Rendezvous, TcpNeedsNoVariables) {
-  const std::string method = "tcp://127.0.0.1:" + free_port();
+  const ReservedPort port;
+  const std::string method = "tcp://127.0.0.1:" + port.number();
   std::vector<std::unique_ptr<Child>> children;
   for (int rank = 0; rank < 3; ++rank) {
     children.push_back(std::make_unique<Child>(Variables{}, [&] {
@@ -172,7 +169,7 @@ TEST(Rendezvous, TcpNeedsNoVariables) {
                                   .init_method = method,
                                   .rank = rank,
                                   .world_size = 3,
-                                  .timeout = 5s};
+                                  .timeout = kNever};
       ProcessGroup group = init_process_group(options);
       if (group.local_rank() != rank || group.local_size() != 3)
         throw std::runtime_error("place");
@@ -186,7 +183,7 @@ TEST(Rendezvous, TcpNeedsNoVariables) {
 TEST(Rendezvous, BadOptionsAreRefusedAtOnce) {
   auto refused = [](ProcessGroupOptions options, const std::string& said) {
     Child child(torchrun(1, 2, "29500"), [&] { init_process_group(options); });
-    expect_outcome(child.finish(), 2, {said}, 1s);
+    expect_outcome(child.finish(), 2, {said});
   };
   refused({.backend = "glo"}, "backend='glo': expected gloo, nccl or auto");
   refused({.init_method = "http://x"}, "init_method='http://x': expected env://");
@@ -199,20 +196,22 @@ TEST(Rendezvous, BadOptionsAreRefusedAtOnce) {
 
 TEST(Rendezvous, ABadVariableIsAConfigErrorOfInit) {
   Child child(torchrun(0, 2, "29500", {{"RANK", "1x"}}), [] { init_process_group(); });
-  expect_outcome(child.finish(), 2, {"RANK='1x': expected a whole number"}, 1s);
+  expect_outcome(child.finish(), 2, {"RANK='1x': expected a whole number"});
 }
 
 TEST(Rendezvous, NobodyThereIsSaidWithAddressAndCause) {
-  const std::string port = free_port();
-  Child child(torchrun(1, 2, port), [] { init_process_group(); });
+  const ReservedPort port;
+  Child child(torchrun(1, 2, port.number(), {{"BRIGADE_TIMEOUT", "1"}}),
+              [] { init_process_group(); });
   expect_outcome(child.finish(), 3,
-                 {"127.0.0.1:" + port, "Connection refused", "within 1.0 s"});
+                 {"127.0.0.1:" + port.number(), "Connection refused", "within 1.0 s"});
 }
 
 TEST(Rendezvous, AnUnknownHostIsNamed) {
   Variables variables = torchrun(1, 2, "29500", {{"MASTER_ADDR", "no-such-host.invalid"}});
   variables["LOCAL_WORLD_SIZE"] = "1";
   variables["LOCAL_RANK"] = "0";
+  variables["BRIGADE_TIMEOUT"] = "1";
   Child child(variables, [] { init_process_group(); });
   Outcome outcome = child.finish();
   expect_outcome(outcome, outcome.code == 1 ? 1 : 3, {"no-such-host.invalid"});
@@ -221,21 +220,22 @@ TEST(Rendezvous, AnUnknownHostIsNamed) {
 TEST(Rendezvous, APortInUseIsNamed) {
   Listener taken;
   Child child(torchrun(0, 2, taken.port()), [] { init_process_group(); });
-  expect_outcome(child.finish(), 3, {"127.0.0.1:" + taken.port(), "in use"}, 1s);
+  expect_outcome(child.finish(), 3, {"127.0.0.1:" + taken.port(), "in use"});
 }
 
 TEST(Rendezvous, AMasterAddressOfAnotherHostIsNamedOnRankZero) {
-  Variables variables = torchrun(0, 2, free_port(), {{"MASTER_ADDR", "192.0.2.1"}});
+  Variables variables = torchrun(0, 2, "29500", {{"MASTER_ADDR", "192.0.2.1"}});
   variables["LOCAL_WORLD_SIZE"] = "1";
   Child child(variables, [] { init_process_group(); });
-  expect_outcome(child.finish(), 3, {"192.0.2.1", "no address of this host"}, 1s);
+  expect_outcome(child.finish(), 3, {"192.0.2.1", "no address of this host"});
 }
 
 TEST(Rendezvous, AMuteServerEndsTheProcessWithAReport) {
   Listener mute;
   const std::string file =
       std::filesystem::temp_directory_path() / ("brigade-error-" + mute.port());
-  Child child(torchrun(1, 2, mute.port(), {{"TORCHELASTIC_ERROR_FILE", file}}),
+  Child child(torchrun(1, 2, mute.port(),
+                       {{"TORCHELASTIC_ERROR_FILE", file}, {"BRIGADE_TIMEOUT", "1"}}),
               [] { init_process_group(); });
   expect_outcome(
       child.finish(), 1,
@@ -256,7 +256,7 @@ TEST(Rendezvous, AServerThatTalksGarbageIsRefused) {
       shutdown(client, SHUT_WR);
     }
   });
-  Child child(torchrun(1, 2, garbage.port(), {{"BRIGADE_TIMEOUT", "2"}}),
+  Child child(torchrun(1, 2, garbage.port(), {{"BRIGADE_TIMEOUT", "4"}}),
               [] { init_process_group(); });
   expect_outcome(child.finish(), 3,
                  {"the store at 127.0.0.1:" + garbage.port() + " does not work"});
@@ -284,18 +284,25 @@ TEST(Rendezvous, AStrangerWhoTalksGarbageToTheStoreDoesNoHarm) {
 }
 
 TEST(Rendezvous, AMissingRankIsNamed) {
-  const std::string port = free_port();
+  const ReservedPort port;
   auto outcomes = run_world(
-      2, [&](int rank) { return torchrun(rank, 3, port); }, [] { init_process_group(); });
-  expect_outcome(outcomes[0], 4, {"rendezvous: rank 2 of 3 did not come within 1 s"});
+      2,
+      [&](int rank) {
+        return torchrun(rank, 3, port.number(), {{"BRIGADE_TIMEOUT", "3"}});
+      },
+      [] { init_process_group(); });
+  expect_outcome(outcomes[0], 4, {"rendezvous: rank 2 of 3 did not come within 3 s"});
   // Rank 1 sees the same, or that rank 0 gave up first and took the store along.
   EXPECT_TRUE(outcomes[1].code == 4 || outcomes[1].code == 3) << outcomes[1].text;
 }
 
 TEST(Rendezvous, ARankThatComesTwiceIsNamed) {
-  const std::string port = free_port();
+  const ReservedPort port;
   auto outcomes = run_world(
-      3, [&](int i) { return torchrun(std::min(i, 1), 3, port); },
+      3,
+      [&](int i) {
+        return torchrun(std::min(i, 1), 3, port.number(), {{"BRIGADE_TIMEOUT", "3"}});
+      },
       [] { init_process_group(); });
   int twice = 0;
   for (const Outcome& outcome : outcomes) {
@@ -306,9 +313,9 @@ TEST(Rendezvous, ARankThatComesTwiceIsNamed) {
 }
 
 TEST(Rendezvous, RanksThatDisagreeAboutTheWorldSizeAreTold) {
-  const std::string port = free_port();
+  const ReservedPort port;
   auto outcomes = run_world(
-      2, [&](int rank) { return torchrun(rank, 2 + rank, port); },
+      2, [&](int rank) { return torchrun(rank, 2 + rank, port.number()); },
       [] { init_process_group(); });
   expect_outcome(
       outcomes[0], 5,
@@ -317,32 +324,33 @@ TEST(Rendezvous, RanksThatDisagreeAboutTheWorldSizeAreTold) {
 }
 
 TEST(Rendezvous, AStoppedStoreHostEndsItsPeersWithAReport) {
-  const std::string port = free_port();
-  int ready[2];
+  const ReservedPort port;
+  int ready[2], stopped[2];
   ASSERT_EQ(pipe(ready), 0);
-  Child host(torchrun(0, 2, port), [] {
+  ASSERT_EQ(pipe(stopped), 0);
+  char byte;
+  Child host(torchrun(0, 2, port.number()), [] {
     ProcessGroup group = init_process_group();
     while (true) std::this_thread::sleep_for(1h);
   });
-  Child peer(torchrun(1, 2, port), [&] {
+  Child peer(torchrun(1, 2, port.number()), [&] {
     ProcessGroup group = init_process_group();
-    if (write(ready[1], "r", 1) != 1) return;
-    std::this_thread::sleep_for(200ms);
+    group.store()->setTimeout(500ms);
+    if (write(ready[1], "r", 1) != 1 || read(stopped[0], &byte, 1) != 1) return;
     group.store()->get("anything");
   });
-  char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   kill(host.pid(), SIGSTOP);
+  ASSERT_EQ(write(stopped[1], "s", 1), 1);
   expect_outcome(peer.finish(), 1, {"does not answer: get of ", "anything"});
-  close(ready[0]);
-  close(ready[1]);
+  for (int fd : {ready[0], ready[1], stopped[0], stopped[1]}) close(fd);
 }
 
 TEST(Rendezvous, TheInterfaceToListenOnCanBeNamed) {
   auto run = [](const Variables& more, const std::string& interface) {
-    const std::string port = free_port();
+    const ReservedPort port;
     return run_world(
-        2, [&](int rank) { return torchrun(rank, 2, port, more); },
+        2, [&](int rank) { return torchrun(rank, 2, port.number(), more); },
         [&] { join_and_sum({.backend = "gloo", .interface = interface}); });
   };
   expect_all_well(run({}, "lo"));
@@ -356,7 +364,8 @@ TEST(Rendezvous, TheInterfaceToListenOnCanBeNamed) {
 }
 
 TEST(Rendezvous, NcclWithoutADeviceIsRefusedWithTheReason) {
-  Child child(torchrun(1, 2, "29500"), [] {
+  const ReservedPort port;
+  Child child(torchrun(1, 2, port.number(), {{"BRIGADE_TIMEOUT", "1"}}), [] {
     ProcessGroupOptions options{.backend = "nccl"};
     init_process_group(options);
   });
@@ -374,7 +383,7 @@ TEST(Rendezvous, RestartsDoNotMeetEachOthersKeys) {
     // As after a restart under the same launcher: rank 1 is late.
     setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
     if (group.rank() == 1) std::this_thread::sleep_for(100ms);
-    join_and_sum({.backend = "gloo", .timeout = 5s});
+    join_and_sum({.backend = "gloo", .timeout = 20s});
   });
 }
 
