@@ -22,7 +22,7 @@ using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
 // How long a worker that merely lost its peer is given for that peer's own failure to show.
-constexpr milliseconds kSettle{500};
+constexpr milliseconds kSettle{2000};
 // How long after SIGKILL the launcher waits for processes that the kernel cannot end.
 constexpr milliseconds kUnkillable{10'000};
 

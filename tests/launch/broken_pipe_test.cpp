@@ -20,7 +20,7 @@ ProcessGroup join(const TemporaryFolder& folder, int rank, int size = 2) {
                               .init_method = "file://" + folder.path() + "/store"};
   options.rank = rank;
   options.world_size = size;
-  options.timeout = 10s;
+  options.timeout = 60s;
   return init_process_group(options);
 }
 

@@ -1,15 +1,13 @@
 // brigade run on several hosts: launchers that only share an address, and real network
 // namespaces where this process may make them.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
 
 #include "support/command.h"
+#include "support/reserved_port.h"
 
 namespace brigade {
 namespace {
@@ -20,37 +18,23 @@ using testing::CommandResult;
 using testing::none_left;
 using testing::run_command;
 
-// A port that was free a moment ago; only where several launchers must agree on one
-// beforehand.
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 // Launchers of one job, here all on this host.
 class Nodes : public ::testing::Test {
  protected:
   std::unique_ptr<Command> node(int rank, std::vector<std::string> rest, int nodes = 2,
                                 std::vector<std::string> before = {}) {
     std::vector<std::string> words = std::move(before);
-    words.insert(words.end(),
-                 {testing::built_program("brigade"), "run", "--nnodes",
-                  std::to_string(nodes), "--node-rank", std::to_string(rank),
-                  "--master-addr", address_, "--master-port", std::to_string(port_)});
+    words.insert(words.end(), {testing::built_program("brigade"), "run", "--nnodes",
+                               std::to_string(nodes), "--node-rank", std::to_string(rank),
+                               "--master-addr", address_, "--master-port", port_});
     words.insert(words.end(), rest.begin(), rest.end());
     return std::make_unique<Command>(words, options_);
   }
   std::string address_ = "127.0.0.1";
-  int port_ = free_port();
+  const testing::ReservedPort reserved_;
+  std::string port_ = reserved_.number();
   CommandOptions options_{
-      .environment = {{"BRIGADE_GRACE", "2"}, {"OMP_NUM_THREADS", "1"}}};
+      .environment = {{"BRIGADE_GRACE", "20"}, {"OMP_NUM_THREADS", "1"}}};
 };
 
 TEST_F(Nodes, RanksGoOnFromHostToHostEvenWithUnequalNumbersOfWorkers) {
@@ -134,8 +118,7 @@ TEST_F(Nodes, AMissingHostIsNamedWhenTheTimeIsUp) {
       << result.err;
   const CommandResult alone = node(1, {"true"}, 3)->finish();
   EXPECT_EQ(alone.exit_code, 1);
-  EXPECT_NE(alone.err.find("127.0.0.1:" + std::to_string(port_)), std::string::npos)
-      << alone.err;
+  EXPECT_NE(alone.err.find("127.0.0.1:" + port_), std::string::npos) << alone.err;
 }
 
 TEST_F(Nodes, CtrlCWhileWaitingForTheOthersEndsAtOnce) {
@@ -151,7 +134,7 @@ TEST_F(Nodes, ANodeRankGivenTwiceIsRefused) {
   auto twin = node(1, {"bash", "-c", "exec sleep 600"}, 3);
   // Whichever of the two came later.
   std::string said;
-  for (int round = 0; round < 200 && said.empty(); ++round) {
+  for (int round = 0; round < 1'000 && said.empty(); ++round) {
     for (auto* command : {&second, &twin}) {
       if (!*command || !(*command)->has_ended()) continue;
       const CommandResult result = (*command)->finish();
@@ -183,7 +166,7 @@ class TwoHosts : public Nodes {
       GTEST_SKIP() << "no network namespaces here: " << result.err;
     }
     address_ = "10.77.0.1";
-    port_ = 29'500;
+    port_ = "29500";
   }
   void TearDown() override {
     if (left_.empty()) return;

@@ -147,16 +147,18 @@ TEST(ProcessGroup, RefusesTensorsThatGlooWouldMisread) {
 TEST(ProcessGroup, BarrierNamesTheRanksThatDidNotCome) {
   testing::run_ranks(4, [](ProcessGroup group) {
     if (group.rank() == 1 || group.rank() == 3) {
-      return group.store()->wait({"here/0", "here/2"}, 10s);
+      return group.store()->wait({"seen/0", "seen/2"}, 20s);
     }
+    group.store()->set("here/" + std::to_string(group.rank()), std::string("1"));
+    group.store()->wait({"here/0", "here/2"}, 20s);
     try {
-      group.barrier(500ms);
+      group.barrier(2s);
       ADD_FAILURE() << "the barrier was passed";
     } catch (const TimeoutError& error) {
       EXPECT_EQ(std::string(error.what()),
-                "barrier: ranks 1 and 3 of 4 did not come within 0.5 s");
+                "barrier: ranks 1 and 3 of 4 did not come within 2 s");
     }
-    group.store()->set("here/" + std::to_string(group.rank()), std::string("1"));
+    group.store()->set("seen/" + std::to_string(group.rank()), std::string("1"));
   });
 }
 
@@ -185,12 +187,12 @@ TEST(ProcessGroup, ABarrierHoldsUntilTheLastHasCome) {
 }
 
 TEST(ProcessGroup, ACollectiveWithoutItsPeersTimesOut) {
-  const testing::RankOptions short_limit{.timeout = 1s};
+  const testing::RankOptions short_limit{.timeout = 4s};
   auto body = [](ProcessGroup group) {
     if (group.rank() == 0) {
       EXPECT_THROW(group.all_reduce(at::ones({4})), TimeoutError);
     }
-    group.barrier(10s);
+    group.barrier(20s);
   };
   testing::run_ranks(2, body, short_limit);
 }

@@ -33,7 +33,7 @@ std::vector<std::string> brigade_run(std::vector<std::string> arguments) {
 }
 
 CommandResult run(std::vector<std::string> arguments, CommandOptions options = {}) {
-  options.environment.emplace("BRIGADE_GRACE", "2");
+  options.environment.emplace("BRIGADE_GRACE", "20");
   return run_command(brigade_run(std::move(arguments)), options);
 }
 

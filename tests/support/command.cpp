@@ -189,7 +189,7 @@ bool none_left(const std::string& text) {
     }
     return false;
   };
-  const auto deadline = steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = steady_clock::now() + std::chrono::seconds(60);
   while (any()) {
     if (steady_clock::now() > deadline) return false;
     usleep(10'000);

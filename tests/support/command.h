@@ -22,7 +22,7 @@ struct CommandOptions {
   // Added to this process's environment; an empty value removes the variable.
   std::map<std::string, std::string> environment;
   std::string stdin_text;
-  std::chrono::milliseconds wall{30'000};
+  std::chrono::milliseconds wall{100'000};
 };
 
 // A program under way. Killed, with its process group, when the object goes.
@@ -72,7 +72,7 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
-// Waits, 10 s at most, until no process has `text` in its command line or environment.
+// Waits, 60 s at most, until no process has `text` in its command line or environment.
 bool none_left(const std::string& text);
 
 }  // namespace brigade::testing
