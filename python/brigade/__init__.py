@@ -23,6 +23,7 @@ _check_torch()
 import atexit as _atexit  # noqa: E402
 
 from ._native import (  # noqa: E402
+    CheckpointError,
     ConfigError,
     Error,
     Hook,
@@ -35,6 +36,7 @@ from ._native import (  # noqa: E402
     close_all as _close_all,
 )
 from . import (  # noqa: E402
+    averagers,
     ddp_zero_hook,
     debugging_hooks,
     default_hooks,
@@ -55,27 +57,39 @@ from ._setting import (  # noqa: E402
     state_dict,
 )
 from ._types import DDPCommHookType, register_ddp_comm_hook  # noqa: E402
+from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save_safetensors  # noqa: E402
+from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
+from .zero import ZeroInBackward, ZeroRedundancyOptimizer, apply_zero_in_backward  # noqa: E402
 
 _atexit.register(_close_all)
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "DDPCommHookType",
+    "DiLoCo",
     "Error",
     "Hook",
     "HookEntry",
     "HookError",
     "HookStats",
     "HookTraffic",
+    "LocalSGD",
     "MismatchError",
     "RendezvousError",
     "TimeoutError",
+    "ZeroInBackward",
+    "ZeroRedundancyOptimizer",
     "__version__",
+    "apply_zero_in_backward",
+    "averagers",
     "ddp_zero_hook",
     "debugging_hooks",
     "default_hooks",
     "hook_stats",
     "hook_table",
+    "load_checkpoint",
+    "load_safetensors",
     "load_state_dict",
     "make_hook",
     "mixed_precision_hooks",
@@ -85,6 +99,8 @@ __all__ = [
     "powerSGD_hook",
     "quantization_hooks",
     "register_ddp_comm_hook",
+    "save_checkpoint",
+    "save_safetensors",
     "set_hook",
     "state_dict",
 ]

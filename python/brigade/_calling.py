@@ -20,12 +20,12 @@ CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 class NativeHook:
     """What a comm hook of this package has beside its Python face: how to make the native one for a state.
 
-    ``make(state)`` gives a :class:`brigade.Hook`; ``group_of(state)`` the process group it reduces over, or None for
+    ``make(state, device)`` gives a :class:`brigade.Hook` for gradients on a kind of device; ``group_of(state)`` the process group it reduces over, or None for
     the default one; ``keeper_of(state)`` the object that lives as long as the hook's own state must, or None where the
     hook has none and may be shared by all models of a group.
     """
 
-    def __init__(self, make: Callable[[Any], _native.Hook], group_of: Callable[[Any], dist.ProcessGroup | None],
+    def __init__(self, make: Callable[[Any, str], _native.Hook], group_of: Callable[[Any], dist.ProcessGroup | None],
                  keeper_of: Callable[[Any], Any] = lambda state: None) -> None:
         self.make = make
         self.group_of = group_of
@@ -58,7 +58,7 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         home = _shared.setdefault(group, {}) if keeper is None else _kept.setdefault(keeper, {})
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
-        reduction = _native.Reduction(group, kind, native.make(state))
+        reduction = _native.Reduction(group, kind, native.make(state, kind))
         with _lock:
             home[function.__qualname__, kind] = reduction
     return reduction.run(bucket)
@@ -74,7 +74,7 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
     return mark
 
 
-def native_of(hook: str | _native.Hook | CommHook, state: Any = None) -> tuple[_native.Hook, str]:
+def native_of(hook: str | _native.Hook | CommHook, state: Any, device: str) -> tuple[_native.Hook, str]:
     """The native hook that a name, a Hook, or a comm hook of this package stands for, and what to call it."""
     if isinstance(hook, str):
         return _native.make_hook(hook), hook
@@ -84,7 +84,7 @@ def native_of(hook: str | _native.Hook | CommHook, state: Any = None) -> tuple[_
     title = getattr(hook, "__qualname__", type(hook).__qualname__)
     if native is None:
         raise _native.ConfigError(f"'{title}' is no hook of brigade's: a name, a Hook or a comm hook of its modules is")
-    return native.make(state), title
+    return native.make(state, device), title
 
 
 def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.ProcessGroup | None:
@@ -95,7 +95,7 @@ def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.Proce
 
 def stateless(spec: str) -> NativeHook:
     """A hook whose Python state is the process group, as in torch."""
-    return NativeHook(lambda group: _native.make_hook(spec), lambda group: group)
+    return NativeHook(lambda group, device: _native.make_hook(spec), lambda group: group)
 
 
 # ---- models
@@ -106,8 +106,16 @@ class Attachment:
     def __init__(self) -> None:
         self.desk = _native.Desk()
         self.hook: _native.Hook | CommHook | None = None
-        self.reduction: _native.Reduction | None = None
         self.group: weakref.ref[dist.ProcessGroup] | None = None
+        #: The group is the model's own, which may become another.
+        self.follows = False
+        #: The Reducer was told that an optimizer in the backward pass needs no gradients; it can't be told otherwise.
+        self.without_gradients = False
+
+    @property
+    def reduction(self) -> _native.Reduction | None:
+        """What is on duty; the Reducer may have moved it to another group."""
+        return self.desk.reduction
 
 
 _attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
@@ -143,18 +151,26 @@ def _attach(model: DistributedDataParallel) -> Attachment:
 
 
 def install(model: DistributedDataParallel, hook: _native.Hook | None, function: CommHook | None, state: Any,
-            group: dist.ProcessGroup | None, title: str) -> Attachment:
-    """Puts a native hook, or a Python one with its state, on duty."""
+            group: dist.ProcessGroup | None, title: str, *, writes_gradients: bool = False) -> Attachment:
+    """Puts a native hook, or a Python one with its state, on duty. `group`: none: the model's own.
+
+    `writes_gradients`: the hook does that itself, where the Reducer does not.
+    """
     check_model(model)
     if torch._C._current_graph_task_id() != -1:
         raise _native.Error("set_hook: a backward pass is under way; set the hook between iterations")
     found = _attach(model)
     if hook is None:
         assert function is not None
+        if found.without_gradients:
+            raise _native.ConfigError(f"'{title}' is a Python hook, and this model had an optimizer in the backward pass: its "
+                                      "Reducer gives no gradients to Python any more. Wrap the module anew")
         found.desk.put_python(state, function)
-        found.reduction, found.group, found.hook = None, None, function
+        found.group, found.hook = None, function
     else:
-        _install_native(model, found, hook, group if group is not None else model.process_group)
+        if found.without_gradients and not writes_gradients:
+            hook = _native.writing_gradients(hook)
+        _install_native(model, found, hook, group)
     if model not in _attachments:
         found.desk.attach(model.reducer)
         _attachments[model] = found
@@ -164,17 +180,30 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
     return found
 
 
+def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters: list[torch.Tensor]) -> None:
+    """The hook steps these parameters: their gradients go, and without bucket views the Reducer writes none at all."""
+    found.desk.drop_gradients_of(parameters)
+    if not model.gradient_as_bucket_view:
+        model.reducer._set_optimizer_in_backward()  # type: ignore[attr-defined]
+        found.without_gradients = True
+
+
 def _install_native(model: DistributedDataParallel, found: Attachment, hook: _native.Hook,
-                    group: dist.ProcessGroup) -> None:
+                    given: dist.ProcessGroup | None) -> None:
+    group = given if given is not None else model.process_group
     trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
     for parameter in trained:
         hook.check(parameter)
-    hook.begin_pass(True, bool(model.find_unused_parameters or model.static_graph))
-    if found.reduction is not None and found.group is not None and found.group() is group:
-        found.reduction.set_hook(hook)
+    reduction = found.reduction
+    before = found.group() if found.group is not None else None
+    moved = found.follows and before is not model.process_group  # by DDP._update_process_group
+    if reduction is not None and before is group and not moved:
+        reduction.set_hook(hook)
     else:
-        found.reduction = _native.Reduction(group, model.device.type, hook)
-        found.reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
-        found.desk.put_reduction(found.reduction)
+        reduction = _native.Reduction(group, model.device.type, hook)
+        reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
+        reduction.set_may_be_unused(bool(model.find_unused_parameters or model.static_graph))
         found.group = weakref.ref(group)
+    found.follows = given is None
+    found.desk.put_reduction(reduction, group if given is None else None)
     found.hook = hook

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import Attachment, CommHook, attachment_of, group_of_hook, install, native_of
+from ._calling import Attachment, CommHook, attachment_of, check_model, group_of_hook, install, native_of
 
 
 class HookEntry(NamedTuple):
@@ -78,8 +78,13 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
             raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
         install(model, None, hook, state, None, title)
         return
-    made, title = native_of(hook, state)
+    made, title = native_of(hook, state, _device_of(model))
     install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
+
+
+def _device_of(model: DistributedDataParallel) -> str:
+    check_model(model)
+    return str(model.device.type)
 
 
 def _hooked(model: DistributedDataParallel) -> Attachment:

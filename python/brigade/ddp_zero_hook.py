@@ -14,7 +14,7 @@ __all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_ste
 
 
 def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
-                    interleaved: bool) -> CommHook:
+                    interleaved: bool, shard_buckets: bool) -> CommHook:
     check_model(ddp)
     if not isinstance(zero, ZeroRedundancyOptimizer):
         raise _native.ConfigError(f"{name}: expected a brigade.ddp_zero_hook.ZeroRedundancyOptimizer, "
@@ -33,15 +33,20 @@ def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zer
         return call(with_zero_step, state, bucket)
 
     with_zero_step.__name__ = with_zero_step.__qualname__ = name
-    return native_hook(NativeHook(lambda state: _native.zero_step(native.make(state), zero.native, interleaved),
-                                  native.group_of, lambda state: zero))(with_zero_step)
+
+    def make(state: Any, device: str) -> _native.Hook:
+        return _native.zero_step(native.make(state, device), zero.native, interleaved, shard_buckets)
+
+    return native_hook(NativeHook(make, native.group_of, lambda state: zero))(with_zero_step)
 
 
 def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
                         shard_buckets: bool = False) -> CommHook:
     """Reduces as `hook` does; when the last bucket is there, every rank steps its share, and all get all parameters.
 
-    `shard_buckets` is there for torch's callers: each parameter belongs to whom `zero` gave it, either way.
+    `shard_buckets`: False gives whole buckets to ranks, which makes one message of each, and may make shares uneven; until
+    the Reducer has made its final buckets, some iterations from the start, and when True, parameters belong to whom `zero`
+    gave them. Either way parameters step from the first iteration on; when owners change, their state moves.
 
     >>> from brigade import default_hooks
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -49,10 +54,17 @@ def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: Zero
     >>> model.register_comm_hook(None, hook_with_zero_step(default_hooks.allreduce_hook, model, zero))
     >>> model(torch.ones(1, 4)).sum().backward()
     """
-    return _with_zero_step("hook_with_zero_step", hook, ddp, zero, interleaved=False)
+    return _with_zero_step("hook_with_zero_step", hook, ddp, zero, interleaved=False, shard_buckets=shard_buckets)
 
 
 def hook_with_zero_step_interleaved(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
                                     shard_buckets: bool = False) -> CommHook:
-    """As :func:`hook_with_zero_step`, each bucket as soon as it is reduced."""
-    return _with_zero_step("hook_with_zero_step_interleaved", hook, ddp, zero, interleaved=True)
+    """As :func:`hook_with_zero_step`, each bucket as soon as it is reduced.
+
+    >>> from brigade import default_hooks
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True, lr=0.01)
+    >>> model.register_comm_hook(None, hook_with_zero_step_interleaved(default_hooks.allreduce_hook, model, zero))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    """
+    return _with_zero_step("hook_with_zero_step_interleaved", hook, ddp, zero, interleaved=True, shard_buckets=shard_buckets)

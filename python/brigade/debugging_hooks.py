@@ -11,7 +11,7 @@ from ._calling import NativeHook, native_hook
 __all__ = ["noop_hook"]
 
 
-@native_hook(NativeHook(lambda _: _native.make_hook("noop"), lambda _: None))
+@native_hook(NativeHook(lambda _, device: _native.make_hook("noop"), lambda _: None))
 def noop_hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Gives the bucket back as it is: no communication. Only to see what communication costs.
 

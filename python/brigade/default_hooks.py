@@ -71,7 +71,7 @@ def _compress_wrapper(hook: CommHook, name: str, dtype: torch.dtype,
     compressed.__name__ = compressed.__qualname__ = f"{name}({hook.__qualname__})"
     if native is None:
         return compressed
-    return native_hook(NativeHook(lambda state: wrap(native.make(state)), native.group_of,
+    return native_hook(NativeHook(lambda state, device: wrap(native.make(state, device)), native.group_of,
                                   native.keeper_of))(compressed)
 
 

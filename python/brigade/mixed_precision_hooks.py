@@ -36,7 +36,8 @@ def _reducer_allreduce_and_upcast_hook(hook_state: _AllreduceUpcastHookState,
         bucket.set_buffer(bucket.buffer().to(wanted.reduce_dtype))
 
     def upcast(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        for parameter in bucket.parameters():
+        parameters: list[Any] = list(bucket.parameters())  # with attributes of DDP's
+        for parameter in parameters:
             parameter.data = parameter._fp_param
             _free_storage(parameter._mp_param)
             parameter.grad.data = parameter.grad.to(parameter.data.dtype)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import CommHook, check_model, group_of_hook, install, native_of
+from ._calling import CommHook, check_model, drop_gradients, group_of_hook, install, native_of
 from ._native import Optimizer
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "RMSprop", "Rprop",
@@ -155,11 +155,10 @@ def apply_optimizer_in_backward(model: DistributedDataParallel, optimizer: Any,
     chosen = [parameter for parameter in chosen if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)]
     if not chosen:
         raise _native.ConfigError("apply_optimizer_in_backward: none of the parameters is one that the model trains")
-    inner, title = native_of(hook, state)
+    inner, title = native_of(hook, state, str(model.device.type))
     views = bool(model.gradient_as_bucket_view)
     stepping = _native.stepping(inner, optimizer, chosen, all=False, owns_gradients=not views,
                                 clip_grad_value=clip_grad_value)
-    attachment = install(model, stepping, None, None, group_of_hook(hook, state), f"{title} then optimizer")
-    attachment.desk.drop_gradients_of(chosen)
-    if not views:
-        model.reducer._set_optimizer_in_backward()
+    attachment = install(model, stepping, None, None, group_of_hook(hook, state), f"{title} then optimizer",
+                         writes_gradients=not views)
+    drop_gradients(model, attachment, chosen)

@@ -66,8 +66,8 @@ def hook_then_optimizer(hook: CommHook, optimizer_state: OptimizerHookState) -> 
     if native is None:
         return stepped
 
-    def make(state: Any) -> _native.Hook:
-        return _native.stepping(native.make(state), optimizer, list(chosen or []), all=chosen is None)
+    def make(state: Any, device: str) -> _native.Hook:
+        return _native.stepping(native.make(state, device), optimizer, list(chosen or []), all=chosen is None)
 
     return native_hook(NativeHook(make, native.group_of, lambda state: optimizer_state))(stepped)
 

@@ -1,12 +1,12 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, over native hooks."""
+"""As torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
 
 import logging
 
 import torch
 import torch.distributed as dist
 
-from . import default_hooks
-from ._calling import group_or_default
+from . import _native
+from ._calling import NativeHook, call, native_hook
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 class PostLocalSGDState:
     """Gradients are averaged over `process_group` for `start_localSGD_iter` iterations; from then on over `subgroup` (none:
-    the ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all.
+    the ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all. The options are fixed once the hook
+    has run; ``iter`` may be set, on all ranks, between iterations.
 
     >>> state = PostLocalSGDState(process_group=None, subgroup=None, start_localSGD_iter=10)
     >>> state.iter
@@ -29,32 +30,45 @@ class PostLocalSGDState:
         self.subgroup = subgroup
         self.start_localSGD_iter = start_localSGD_iter
         self.post_local_gradient_allreduce = post_local_gradient_allreduce
-        self.iter = 0
+        self._hook: _native.PostLocalSGDHook | None = None
+        self._first = 0
+
+    def native(self, device: str) -> _native.PostLocalSGDHook:
+        """The native hook with this state's options and count. Collective over the subgroup, the first time."""
+        if self._hook is None:
+            self._hook = _native.make_post_local_sgd(self.subgroup, device, self.start_localSGD_iter,
+                                                     self.post_local_gradient_allreduce, None)
+            self._hook.iteration = self._first
+        return self._hook
+
+    @property
+    def iter(self) -> int:
+        """Iterations so far."""
+        return self._first if self._hook is None else self._hook.iteration
+
+    @iter.setter
+    def iter(self, value: int) -> None:
+        if self._hook is None:
+            self._first = value
+        else:
+            self._hook.iteration = value
 
     def maybe_increase_iter(self, bucket: dist.GradBucket) -> None:
-        """Counts an iteration at its last bucket."""
+        """Counts an iteration at its last bucket, for hooks written in Python; :func:`post_localSGD_hook` counts by itself."""
         if bucket.is_last():
             self.iter += 1
         if self.iter == self.start_localSGD_iter:
             logger.info("local SGD starts now, after %s iterations", self.iter)
 
 
+@native_hook(NativeHook(lambda state, device: state.native(device), lambda state: state.process_group, lambda state: state))
 def post_localSGD_hook(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The gradients' part of post-local SGD; the parameters are averaged by one of
-    ``torch.distributed.algorithms.model_averaging.averagers`` after the optimizer's step, or replicas drift apart.
+    """The gradients' part of post-local SGD; the parameters are averaged by one of :mod:`brigade.averagers`, or of torch's, after
+    the optimizer's step, or replicas drift apart. :class:`brigade.LocalSGD` does both.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> model.register_comm_hook(PostLocalSGDState(None, dist.group.WORLD, start_localSGD_iter=1), post_localSGD_hook)
     >>> model(torch.ones(1, 4)).sum().backward()
     """
-    if state.iter < state.start_localSGD_iter:
-        state.maybe_increase_iter(bucket)
-        return default_hooks.allreduce_hook(group_or_default(state.process_group), bucket)
-    if not state.post_local_gradient_allreduce:
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-    if state.subgroup is None:
-        state.subgroup, _ = dist.new_subgroups()
-    return default_hooks.allreduce_hook(state.subgroup, bucket)
+    return call(post_localSGD_hook, state, bucket)

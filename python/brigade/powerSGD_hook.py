@@ -142,7 +142,7 @@ class PowerSGDState:
 
 
 def _native_power_sgd(batched: bool) -> NativeHook:
-    return NativeHook(lambda state: state.native(batched), lambda state: state.process_group, lambda state: state)
+    return NativeHook(lambda state, device: state.native(batched), lambda state: state.process_group, lambda state: state)
 
 
 @native_hook(_native_power_sgd(batched=False))

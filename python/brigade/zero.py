@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import group_or_default
+from ._calling import check_model, drop_gradients, group_or_default, install
 from .optim import spec_of
 
-__all__ = ["ZeroRedundancyOptimizer"]
+__all__ = ["ZeroInBackward", "ZeroRedundancyOptimizer", "apply_zero_in_backward"]
 
 
-class ZeroRedundancyOptimizer:
+_Native = TypeVar("_Native", _native.ZeroRedundancyOptimizer, _native.ZeroHook)
+
+
+class _Consolidating(Generic[_Native]):
+    """State that is spread over the ranks, brought together and given out again."""
+
+    native: _Native
+    process_group: dist.ProcessGroup
+    _consolidated: dict[str, Any] | None = None
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""
+        tensors, values = self.native.consolidate(to)
+        mine = dist.get_rank(self.process_group) == to
+        self._consolidated = {"tensors": tensors, "values": values} if mine else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`consolidate_state_dict` brought to this rank."""
+        if self._consolidated is None:
+            raise _native.Error("no state is here: all ranks call consolidate_state_dict(to=RANK) first, "
+                                "and that rank state_dict()")
+        return self._consolidated
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A consolidated state, of any number of ranks, the same on all ranks."""
+        self.native.load_whole(dict(state["tensors"]), dict(state["values"]))
+
+    def set_lr(self, lr: float) -> None:
+        self.native.set_lr(lr)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the state that this rank keeps."""
+        return self.native.state_bytes
+
+
+class ZeroRedundancyOptimizer(_Consolidating[_native.ZeroRedundancyOptimizer]):
     """As torch.distributed.optim.ZeroRedundancyOptimizer, in native code: each rank keeps the optimizer's state of its share
     of the parameters, steps that share, and hands the new values to the others.
 
@@ -85,28 +122,39 @@ class ZeroRedundancyOptimizer:
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
-    def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""
-        tensors, values = self.native.consolidate(to)
-        mine = dist.get_rank(self.process_group) == to
-        self._consolidated = {"tensors": tensors, "values": values} if mine else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """What :meth:`consolidate_state_dict` brought to this rank."""
-        found = getattr(self, "_consolidated", None)
-        if found is None:
-            raise _native.Error("no state is here: all ranks call consolidate_state_dict(to=RANK) first, "
-                                "and that rank state_dict()")
-        return found
+class ZeroInBackward(_Consolidating[_native.ZeroHook]):
+    """What :func:`apply_zero_in_backward` gives."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """A consolidated state, of any number of ranks, the same on all ranks."""
-        self.native.load_state(dict(state["tensors"]), dict(state["values"]))
+    def __init__(self, native: _native.ZeroHook, process_group: dist.ProcessGroup) -> None:
+        self.native = native
+        self.process_group = process_group
 
-    def set_lr(self, lr: float) -> None:
-        self.native.set_lr(lr)
 
-    @property
-    def state_bytes(self) -> int:
-        """Of the state that this rank keeps."""
-        return self.native.state_bytes
+def apply_zero_in_backward(model: DistributedDataParallel, optimizer_class: Any, **defaults: Any) -> ZeroInBackward:
+    """ZeRO that sends no more than an all-reduce: reduce-scatter of each bucket, a step of this rank's part of every parameter,
+    all-gather of the parameters. When ``backward()`` returns, parameters have stepped and have no gradients.
+
+    Args:
+        model: torch's DistributedDataParallel. The hook is this one; what was set before goes.
+        optimizer_class: an optimizer of torch.optim or of :mod:`brigade.optim`, or its name ("adam"); one of those that step
+            each element by itself, as all of them here do.
+        defaults: the optimizer's options, as torch names them.
+
+    Gives the optimizer, for its state and learning rate. Inside of ``no_sync`` gradients accumulate. Collective.
+
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    >>> zero = apply_zero_in_backward(model, torch.optim.Adam, lr=0.01)
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> model.module.weight.grad is None, zero.state_bytes
+    (True, 160)
+    """
+    check_model(model)
+    trained = [(name, parameter) for name, parameter in model.module.named_parameters()
+               if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)]
+    group = group_or_default(model.process_group)
+    views = bool(model.gradient_as_bucket_view)
+    hook = _native.ZeroHook(group, str(model.device.type), [(trained, spec_of(optimizer_class, defaults))], not views)
+    attachment = install(model, hook, None, None, None, "zero", writes_gradients=not views)
+    drop_gradients(model, attachment, [parameter for _, parameter in trained])
+    return ZeroInBackward(hook, group)

@@ -2,8 +2,29 @@
 #pragma once
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
 namespace brigade::python {
 
+// What a hook or an optimizer keeps: tensors and values.
+using StateParts =
+    std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
+
+// Ours wait for threads that may want the GIL, so they end without it.
+template <class T>
+std::shared_ptr<T> ending_without_gil(T* made) {
+  return std::shared_ptr<T>(made, [](T* last) {
+    std::optional<pybind11::gil_scoped_release> unlocked;
+    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    delete last;
+  });
+}
+
+void bind_averaging(pybind11::module_& m);
+void bind_checkpoint(pybind11::module_& m);
 void bind_optimizers(pybind11::module_& m);
 void bind_zero(pybind11::module_& m);
 

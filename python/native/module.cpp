@@ -18,16 +18,6 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// Ours wait for threads that may want the GIL, so they end without it.
-template <class T>
-std::shared_ptr<T> ending_without_gil(T* made) {
-  return std::shared_ptr<T>(made, [](T* last) {
-    std::optional<py::gil_scoped_release> unlocked;
-    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
-    delete last;
-  });
-}
-
 // For a Reducer that has been given a Python hook a result must be a Python object.
 std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& future) {
   return std::make_shared<torch::jit::PythonFutureWrapper>(future->then(
@@ -74,9 +64,6 @@ void bind_stats(py::module_& m) {
       .def_readonly("total", &HookStats::total);
 }
 
-using StateParts =
-    std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
-
 void bind_hooks(py::module_& m) {
   py::class_<Hook, std::shared_ptr<Hook>>(m, "Hook")
       .def_property_readonly("name", &Hook::name)
@@ -86,10 +73,6 @@ void bind_hooks(py::module_& m) {
       .def("check",
            [](const Hook& hook, const at::Tensor& tensor) {
              hook.check_dtype(tensor.scalar_type());
-           })
-      .def("begin_pass",
-           [](Hook& hook, bool complete, bool may_be_unused) {
-             hook.begin_pass({.complete = complete, .may_be_unused = may_be_unused});
            })
       .def(
           "state",
@@ -161,6 +144,10 @@ void bind_reduction(py::module_& m) {
             new Reduction(adopt(group, c10::Device(device).type()), std::move(hook)));
       }))
       .def("set_names", &Reduction::set_names, NoGil())
+      .def("set_may_be_unused",
+           [](Reduction& reduction, bool may_be_unused) {
+             reduction.set_pass({.may_be_unused = may_be_unused});
+           })
       .def("set_hook", &Reduction::set_hook, NoGil())
       .def_property_readonly("hook", &Reduction::hook)
       .def(
@@ -171,16 +158,17 @@ void bind_reduction(py::module_& m) {
           NoGil())
       .def("stats", &Reduction::stats)
       .def("close", &Reduction::close, NoGil());
-  m.def("close_all", &Reduction::close_all, NoGil());
+  m.def("close_all", &Closing::close_all, NoGil());
 
   py::class_<Desk, std::shared_ptr<Desk>>(m, "Desk")
       .def(py::init<>())
       .def(
           "put_reduction",
-          [](Desk& desk, std::shared_ptr<Reduction> reduction) {
-            desk.put(std::move(reduction));
+          [](Desk& desk, std::shared_ptr<Reduction> reduction, c10d::ProcessGroup* follow) {
+            desk.put(std::move(reduction), follow);
           },
           NoGil())
+      .def_property_readonly("reduction", &Desk::reduction)
       .def("put_python",
            [](Desk& desk, py::object state, py::object hook) {
              std::shared_ptr<c10d::CommHookInterface> other =
@@ -204,4 +192,6 @@ PYBIND11_MODULE(_native, m) {
   brigade::python::bind_reduction(m);
   brigade::python::bind_optimizers(m);
   brigade::python::bind_zero(m);
+  brigade::python::bind_averaging(m);
+  brigade::python::bind_checkpoint(m);
 }

@@ -99,6 +99,11 @@ void bind_optimizers(py::module_& m) {
   m.def("stepping", &stepping, py::arg("hook"), py::arg("optimizer"), py::arg("parameters"),
         py::arg("all"), py::arg("owns_gradients") = false,
         py::arg("clip_grad_value") = std::nullopt);
+  // For a Reducer that was told that nobody needs gradients, which it can't be untold.
+  m.def("writing_gradients", [](std::shared_ptr<Hook> hook) -> std::shared_ptr<Hook> {
+    return std::make_shared<optim::StepHook>(
+        std::move(hook), std::make_shared<optim::Plan>(), /*owns_gradients=*/true);
+  });
 }
 
 }  // namespace brigade::python

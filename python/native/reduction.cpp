@@ -15,7 +15,7 @@ using Group = c10d::ProcessGroup;
 
 struct Open {
   std::mutex mutex;
-  std::set<Reduction*> all;
+  std::set<Closing*> all;
 };
 Open& open() {
   static auto* const found = new Open;  // outlives whatever is destroyed at exit
@@ -24,14 +24,19 @@ Open& open() {
 
 class DeskHook : public c10d::CommHookInterface {
  public:
-  explicit DeskHook(std::shared_ptr<Desk> desk) : desk_(std::move(desk)) {}
-  FuturePtr runHook(c10d::GradBucket& bucket) override { return desk_->run(bucket); }
+  // The Reducer owns its hook, so outlives it.
+  DeskHook(std::shared_ptr<Desk> desk, c10d::Reducer& reducer)
+      : desk_(std::move(desk)), reducer_(reducer) {}
+  FuturePtr runHook(c10d::GradBucket& bucket) override {
+    return desk_->run(bucket, torch_port::group_of(reducer_));
+  }
   at::Tensor parseHookResult(const c10::IValue& result) override {
     return desk_->result_of(result);
   }
 
  private:
   std::shared_ptr<Desk> desk_;
+  c10d::Reducer& reducer_;
 };
 
 c10::intrusive_ptr<c10d::Backend> backend_for(Group& group, c10::DeviceType device) {
@@ -61,20 +66,39 @@ ProcessGroup adopt(Group& group, c10::DeviceType device) {
   return adopted.size() == 1 ? adopted.duplicate() : adopted;
 }
 
-Reduction::Reduction(ProcessGroup group, std::shared_ptr<Hook> hook) {
-  const std::string name = group.unique_name("engine");
-  engine_ = engine::Engine::make(std::move(group), name);
-  engine_->set_hook(std::move(hook));
+Closing::Closing() {
   std::lock_guard lock(open().mutex);
   open().all.insert(this);
 }
 
+void Closing::not_open() {
+  std::lock_guard lock(open().mutex);
+  open().all.erase(this);
+}
+
+void Closing::close_all() {
+  std::lock_guard lock(open().mutex);
+  for (Closing* each : open().all) each->close();
+}
+
+Reduction::Reduction(ProcessGroup group, std::shared_ptr<Hook> hook) {
+  const std::string name = group.unique_name("engine");
+  engine_ = engine::Engine::make(std::move(group), name);
+  engine_->set_hook(std::move(hook));
+}
+
 Reduction::~Reduction() {
-  {
-    std::lock_guard lock(open().mutex);
-    open().all.erase(this);
-  }
+  not_open();
   close();
+}
+
+std::shared_ptr<Reduction> Reduction::over(ProcessGroup group) const {
+  auto other = std::make_shared<Reduction>(std::move(group), hook());
+  std::lock_guard lock(mutex_);
+  other->names_ = names_;
+  other->unnamed_ = unnamed_;
+  other->pass_ = pass_;
+  return other;
 }
 
 void Reduction::close() {
@@ -84,11 +108,6 @@ void Reduction::close() {
     engine.swap(engine_);
   }
   if (engine) engine->close();
-}
-
-void Reduction::close_all() {
-  std::lock_guard lock(open().mutex);
-  for (Reduction* each : open().all) each->close();
 }
 
 std::shared_ptr<engine::Engine> Reduction::engine() const {
@@ -115,6 +134,11 @@ std::vector<std::string> Reduction::names_of(const c10d::GradBucket& bucket) {
   return names;
 }
 
+void Reduction::set_pass(const HookPass& pass) {
+  std::lock_guard lock(mutex_);
+  pass_ = pass;
+}
+
 void Reduction::set_hook(std::shared_ptr<Hook> hook) {
   engine()->set_hook(std::move(hook));
 }
@@ -122,14 +146,20 @@ void Reduction::set_hook(std::shared_ptr<Hook> hook) {
 std::shared_ptr<Hook> Reduction::hook() const { return engine()->hook(); }
 
 FuturePtr Reduction::run(const c10d::GradBucket& bucket) {
-  return engine()->run(Bucket(bucket, names_of(bucket)));
+  const auto engine = this->engine();
+  // Buckets come in order, and the first when all of the pass before are done.
+  if (bucket.getIndex() == 0) engine->hook()->begin_pass(pass_);
+  return engine->run(Bucket(bucket, names_of(bucket)));
 }
 
 HookStats Reduction::stats() const { return engine()->stats(); }
 
-void Desk::put(std::shared_ptr<Reduction> reduction) {
+void Desk::put(std::shared_ptr<Reduction> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
   std::lock_guard lock(mutex_);
+  followed_.reset();
+  if (group)
+    followed_.emplace(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(group));
   reduction_.swap(reduction);
   other_.swap(other);
 }
@@ -137,6 +167,7 @@ void Desk::put(std::shared_ptr<Reduction> reduction) {
 void Desk::put(std::shared_ptr<c10d::CommHookInterface> other) {
   std::shared_ptr<Reduction> reduction;
   std::lock_guard lock(mutex_);
+  followed_.reset();
   reduction_.swap(reduction);
   other_.swap(other);
 }
@@ -177,8 +208,21 @@ void Desk::drop_at_end_of_backward() {
   });
 }
 
-FuturePtr Desk::run(c10d::GradBucket& bucket) {
+// All ranks of the new group come here, at the first bucket of their first pass in it.
+void Desk::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!followed_ || followed_->lock() == group) return;
+  }
+  auto before = reduction();
+  auto next = before->over(adopt(*group, device));
+  put(std::move(next), group.get());
+  before->close();
+}
+
+FuturePtr Desk::run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group) {
   drop_at_end_of_backward();
+  if (bucket.getIndex() == 0) follow(group, bucket.getBufferRef().device().type());
   if (auto on_duty = reduction()) return on_duty->run(bucket);
   return other()->runHook(bucket);
 }
@@ -189,7 +233,7 @@ at::Tensor Desk::result_of(const c10::IValue& value) {
 }
 
 void attach(c10d::Reducer& reducer, std::shared_ptr<Desk> desk) {
-  reducer.register_comm_hook(std::make_unique<DeskHook>(std::move(desk)));
+  reducer.register_comm_hook(std::make_unique<DeskHook>(std::move(desk), reducer));
 }
 
 }  // namespace brigade::python

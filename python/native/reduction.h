@@ -3,7 +3,9 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <unordered_map>
 #include <utility>
@@ -12,9 +14,8 @@
 #include "engine/engine.h"
 
 namespace c10d {
-class ProcessGroup;
 class Reducer;
-}  // namespace c10d
+}
 
 namespace brigade::python {
 
@@ -24,26 +25,42 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 // itself alive, only its backend and its store.
 ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
 
+// Has threads, which must end before the interpreter does.
+class Closing {
+ public:
+  Closing(const Closing&) = delete;
+  Closing& operator=(const Closing&) = delete;
+  // Ends its threads; what is under way fails. A second call does nothing.
+  virtual void close() = 0;
+  // All that there are.
+  static void close_all();
+
+ protected:
+  Closing();
+  // REQUIRES: not_open() was called, by the destructor of what can be closed.
+  virtual ~Closing() = default;
+  void not_open();
+};
+
 // Thread-safe. No function here wants the GIL, or may be called with it.
-class Reduction {
+class Reduction : public Closing {
  public:
   // Collective over `group`.
   Reduction(ProcessGroup group, std::shared_ptr<Hook> hook);
-  ~Reduction();
-  Reduction(const Reduction&) = delete;
-  Reduction& operator=(const Reduction&) = delete;
+  ~Reduction() override;
 
   // Parameters without a name are numbered in the order in which they come.
   void set_names(const std::vector<std::pair<at::Tensor, std::string>>& names);
+  // What the hook is told at the beginning of each backward pass.
+  void set_pass(const HookPass& pass);
   // Between iterations. Throws HookError once something has failed.
   void set_hook(std::shared_ptr<Hook> hook);
   std::shared_ptr<Hook> hook() const;
   FuturePtr run(const c10d::GradBucket& bucket);
   HookStats stats() const;
-  // Ends its threads; what is under way fails. A second call does nothing.
-  void close();
-  // All that are open. Before the interpreter ends: threads must not outlive it.
-  static void close_all();
+  void close() override;
+  // Collective over `group`: the same hook, for the same model.
+  std::shared_ptr<Reduction> over(ProcessGroup group) const;
 
  private:
   std::shared_ptr<engine::Engine> engine() const;
@@ -53,27 +70,35 @@ class Reduction {
   std::shared_ptr<engine::Engine> engine_;  // empty once closed
   std::unordered_map<const c10::TensorImpl*, std::string> names_;
   size_t unnamed_ = 0;
+  HookPass pass_;
 };
 
 // What a Reducer gets, once and for ever: it asks who is on duty.
 class Desk : public std::enable_shared_from_this<Desk> {
  public:
-  // Either a Reduction or any other comm hook.
-  void put(std::shared_ptr<Reduction> reduction);
+  using Group = c10d::ProcessGroup;
+  // Either a Reduction or any other comm hook. `group`: the Reducer's, for a Reduction that
+  // goes on over another one when the Reducer does (DDP._update_process_group); null: its
+  // group is its own affair.
+  void put(std::shared_ptr<Reduction> reduction, Group* group);
   void put(std::shared_ptr<c10d::CommHookInterface> other);
   std::shared_ptr<Reduction> reduction() const;
   // At the end of each backward pass that reduces. Replaces what was given before.
   void drop_gradients_of(std::vector<at::Tensor> parameters);
 
-  FuturePtr run(c10d::GradBucket& bucket);
+  // `group`: the Reducer's.
+  FuturePtr run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group);
   at::Tensor result_of(const c10::IValue& value);
 
  private:
   std::shared_ptr<c10d::CommHookInterface> other() const;
   void drop_at_end_of_backward();
+  void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
 
   mutable std::mutex mutex_;
   std::shared_ptr<Reduction> reduction_;
+  // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
+  std::optional<c10::weak_intrusive_ptr<Group>> followed_;
   std::shared_ptr<c10d::CommHookInterface> other_;
   std::vector<at::Tensor> dropped_;
   bool drop_queued_ = false;

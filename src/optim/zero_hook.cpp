@@ -10,6 +10,7 @@
 #include "ddp/core_state.h"
 #include "optim/zero_parcels.h"
 #include "optim/zero_pieces.h"
+#include "optim/zero_step.h"
 #include "optim/zero_text.h"
 
 namespace brigade::optim {
@@ -323,6 +324,16 @@ class ZeroAttachment : public InBackward {
   const std::vector<at::Tensor> parameters_;
 };
 
+void check_dense(const std::vector<ZeroGroup>& groups) {
+  for (const ZeroGroup& group : groups) {
+    for (const auto& [name, parameter] : group.parameters) {
+      if (!parameter.is_non_overlapping_and_dense())
+        throw ConfigError("apply_zero_in_backward: parameter '" + name +
+                          "' is not dense in memory; make it contiguous() first");
+    }
+  }
+}
+
 void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
   if (core.in_backward())
     throw ConfigError(
@@ -334,7 +345,6 @@ void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
         "itself, "
         "in their own dtype. Use hook_with_zero_step_interleaved with shard_buckets");
   }
-  check_groups(groups, core.group(), {}, {});
   const DdpCore::State& model = core.state();
   std::set<const c10::TensorImpl*> given;
   for (const ZeroGroup& group : groups) {
@@ -343,9 +353,6 @@ void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
       if (!model.name_of.contains(parameter.unsafeGetTensorImpl()))
         throw ConfigError("apply_zero_in_backward: parameter '" + name +
                           "' is not one that DistributedDataParallel trains");
-      if (!parameter.is_non_overlapping_and_dense())
-        throw ConfigError("apply_zero_in_backward: parameter '" + name +
-                          "' is not dense in memory; make it contiguous() first");
     }
   }
   for (size_t i = 0; i < model.trained.size(); ++i) {
@@ -361,11 +368,19 @@ void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
 
 }  // namespace
 
+std::shared_ptr<ZeroHook> make_zero_hook(std::vector<ZeroGroup> groups, ProcessGroup group,
+                                         bool owns_gradients) {
+  check_groups(groups, group, {}, {});
+  check_dense(groups);
+  return std::make_shared<ZeroHookImpl>(std::move(groups), std::move(group),
+                                        owns_gradients);
+}
+
 std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,
                                                  std::vector<ZeroGroup> groups) {
   check(core, groups);
-  auto hook = std::make_shared<ZeroHookImpl>(std::move(groups), core.group(),
-                                             !core.options().gradient_as_bucket_view);
+  auto hook = make_zero_hook(std::move(groups), core.group(),
+                             !core.options().gradient_as_bucket_view);
   core.set_hook(nullptr);
   core.set_in_backward(std::make_shared<ZeroAttachment>(hook, core.parameters()));
   return hook;

@@ -60,9 +60,41 @@ std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
   return owners;
 }
 
+// The buckets of a model that somebody else drives, as they come by.
+class PassingBuckets {
+ public:
+  using Layout = std::vector<std::vector<at::Tensor>>;
+  // For each bucket, in order. At the first one of a pass, when none is under way: true
+  // where layout() is another than before. It is what two passes in a row have had: the
+  // Reducer's first buckets stay for one pass only, and may be a single one.
+  bool see(const Bucket& bucket) {
+    bool changed = false;
+    if (bucket.index() == 0) {
+      changed = same(last_, before_) && !same(last_, layout_);
+      if (changed) layout_ = last_;
+      before_ = std::exchange(last_, {});
+    }
+    last_.push_back(bucket.parameters());
+    return changed;
+  }
+  const Layout& layout() const { return layout_; }
+
+ private:
+  static bool same(const Layout& a, const Layout& b) {
+    const auto same_tensors = [](const auto& x, const auto& y) {
+      return std::equal(
+          x.begin(), x.end(), y.begin(), y.end(),
+          [](const at::Tensor& p, const at::Tensor& q) { return p.is_same(q); });
+    };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensors);
+  }
+  Layout last_, before_, layout_;
+};
+
 class ZeroStepHook : public StepHook {
  public:
-  using Model = std::weak_ptr<DdpCore::State>;
+  // Without a model, the buckets that come tell how its parameters are laid out.
+  using Model = std::optional<std::weak_ptr<DdpCore::State>>;
   ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
       : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
         zero_(std::move(zero)),
@@ -75,10 +107,15 @@ class ZeroStepHook : public StepHook {
   }
   void begin_pass(const HookPass& pass) override {
     StepHook::begin_pass(pass);
-    if (!shard_buckets_) follow_buckets();
+    if (!shard_buckets_ && model_) follow_buckets();
   }
 
  protected:
+  // In a bucket's first stretch, which buckets come through in order.
+  void see(const Bucket& bucket) {
+    if (shard_buckets_ || model_ || !pass().complete) return;
+    if (passing_.see(bucket)) zero_->assign(owners_by_bucket(*zero_, passing_.layout()));
+  }
   void check_size(const Comm& comm) const {
     if (comm.size() == zero_->group().size()) return;
     throw ConfigError("the hook works on " + std::to_string(comm.size()) +
@@ -104,7 +141,7 @@ class ZeroStepHook : public StepHook {
   // Called by all ranks, with the same buckets. The first ones stay for one iteration only,
   // and may be a single one: until they are made anew nothing moves.
   void follow_buckets() {
-    const auto model = model_.lock();
+    const auto model = model_->lock();
     if (!model || model->reducer->should_rebuild_buckets()) return;
     auto layout = model->logger->get_per_bucket_variable_indices();
     if (layout == layout_) return;
@@ -120,6 +157,7 @@ class ZeroStepHook : public StepHook {
   const Model model_;
   const bool shard_buckets_;
   std::vector<std::vector<size_t>> layout_;
+  PassingBuckets passing_;
 };
 
 // ---- as each bucket arrives -------------------------------------------------------------
@@ -129,6 +167,7 @@ class Interleaved : public ZeroStepHook {
   using ZeroStepHook::ZeroStepHook;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     check_size(comm);
+    see(bucket);
     at::Tensor result = co_await StepHook::reduce(bucket, comm);
     if (pass().complete) co_await share(bucket.parameters(), comm);
     co_return result;
@@ -202,6 +241,7 @@ class AfterLast : public ZeroStepHook {
   using ZeroStepHook::ZeroStepHook;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     check_size(comm);
+    see(bucket);
     // The first stretch of every bucket comes in order, so all are in when the last is.
     if (bucket.index() == 0) all_ = std::make_shared<All>();
     const std::shared_ptr<All> all = all_;
@@ -279,11 +319,13 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
 }
 
 std::shared_ptr<Hook> make_zero_step(std::shared_ptr<Hook> hook, Zero zero,
-                                     bool interleaved) {
+                                     bool interleaved, bool shard_buckets) {
   const ZeroStepHook::Model none;
-  if (interleaved)
-    return std::make_shared<Interleaved>(std::move(hook), none, std::move(zero), true);
-  return std::make_shared<AfterLast>(std::move(hook), none, std::move(zero), true);
+  if (interleaved) {
+    return std::make_shared<Interleaved>(std::move(hook), none, std::move(zero),
+                                         shard_buckets);
+  }
+  return std::make_shared<AfterLast>(std::move(hook), none, std::move(zero), shard_buckets);
 }
 
 }  // namespace brigade::optim

@@ -67,6 +67,14 @@ std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& 
   return logger;
 }
 
+const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer) {
+  // It has no other way out.
+  struct Inside : c10d::Reducer {
+    static auto group() { return &Inside::process_group_; }
+  };
+  return reducer.*Inside::group();
+}
+
 // The Reducer ends the pass in a callback of its own, queued after the first of these.
 void when_reducer_is_done(std::function<void()> then) {
   auto& autograd = torch::autograd::Engine::get_default_engine();

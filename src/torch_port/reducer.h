@@ -47,6 +47,9 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
 // TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
 std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
 
+// The group that it reduces over now.
+const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
+
 // Calls `then` on autograd's thread when the Reducer is done with the present backward
 // pass. REQUIRES: from inside of that pass, before the Reducer has seen all gradients; a
 // comm hook is.

@@ -4,7 +4,7 @@ straight to the Reducer, and as comm hooks that Python calls."""
 import pytest
 import torch
 import torch.distributed as dist
-from brigade import DDPCommHookType, debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks
+from brigade import DDPCommHookType, debugging_hooks, default_hooks, quantization_hooks
 from brigade import register_ddp_comm_hook
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -110,20 +110,3 @@ def test_a_type_knows_how_to_set_itself_and_ddp_logs_its_name(ranks):
     import torch.distributed.algorithms.ddp_comm_hooks as torchs
 
     assert list(DDPCommHookType.__members__) == list(torchs.DDPCommHookType.__members__)
-
-
-def test_all_public_names_of_torchs_modules_are_here():
-    import importlib
-    import inspect
-
-    for module in ("default_hooks", "quantization_hooks", "powerSGD_hook", "debugging_hooks"):
-        theirs = importlib.import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")
-        ours = importlib.import_module(f"brigade.{module}")
-        for name, theirs_value in inspect.getmembers(theirs):
-            if name.startswith("_") or getattr(theirs_value, "__module__", "") != theirs.__name__:
-                continue
-            if callable(theirs_value):
-                parameters = [list(inspect.signature(each).parameters) for each in
-                              (theirs_value, getattr(ours, name))]
-                assert parameters[0] == parameters[1], name
-    assert powerSGD_hook.PowerSGDState(None).start_powerSGD_iter == 1000

@@ -29,6 +29,42 @@ def test_every_example_runs(ranks):
     assert sum(tried for _, tried in results.values()) > 40, results
 
 
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/python.md").read_text()
+
+
+def run_page(folder):
+    """Every piece of Python on the page, one after the other, in one namespace: what each rank printed."""
+    import contextlib
+    import io
+    import os
+    import re
+    from unittest import mock
+
+    os.chdir(folder)
+    pieces = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    printed = io.StringIO()
+    space = {"__name__": "page"}
+    with (mock.patch("torch.distributed.init_process_group"), mock.patch("torch.distributed.destroy_process_group"),
+          contextlib.redirect_stdout(printed)):
+        for piece in pieces:
+            exec(compile(piece, "docs/python.md", "exec"), space)
+    return len(pieces), printed.getvalue()
+
+
+def test_every_piece_of_the_page_runs_and_says_what_the_page_says(ranks, tmp_path):
+    (pieces, printed), (_, nothing) = ranks(2, run_page, str(tmp_path))
+    assert pieces == 5 and nothing == ""
+    assert "bytes sent for" in printed
+    assert (tmp_path / "run/manifest.safetensors").exists()
+    # DDP's mixed precision: what the page says of it is still so.
+    for kind in ("copies", "views"):
+        told, = [line for line in PAGE.replace("`", "\n").splitlines() if line.startswith(f"{kind} [")]
+        seen, = [line for line in printed.splitlines() if line.startswith(f"{kind} [")]
+        assert told.split(",")[1:] == seen.split(",")[1:]  # the first come from memory that nobody wrote
+        first = seen.split("[")[1].split(",")[0]
+        assert float(first) > 0.1
+
+
 def test_the_stub_names_what_the_native_module_has():
     tree = ast.parse((pathlib.Path(brigade.__file__).parent / "_native.pyi").read_text())
     told = {node.name: {each.name for each in getattr(node, "body", []) if isinstance(each, ast.FunctionDef)}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from brigade import default_hooks, optim, powerSGD_hook
 from brigade.optimizer_overlap_hooks import _hook_then_optimizer, _OptimizerHookState
-from models import rows, same_on_all_ranks, small_net, step, wrap
+from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 
 PAIRS = {
     "sgd": (torch.optim.SGD, optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
@@ -182,6 +182,42 @@ def test_ignored_parameters_and_accumulation_with_an_optimizer_in_backward(ranks
     ranks(2, ignored, False)
     ranks(2, ignored, True)
     ranks(2, accumulating)
+
+
+def exchanged_afterwards(views, zero):
+    """Gradients are there again, and are the mean, when a plain hook follows an optimizer in the backward pass."""
+    module = small_net()
+    model = wrap(module, gradient_as_bucket_view=views)
+    if zero:
+        brigade.apply_zero_in_backward(model, "sgd", lr=0.05)
+    else:
+        optim.apply_optimizer_in_backward(model, optim.SGD(lr=0.05))
+    for number in range(3):
+        model(rows(number)).square().mean().backward()
+    brigade.set_hook(model, "fp16")
+    for number in range(3):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        exact = exact_mean(module, rows(number))
+        found = step(model, rows(number))
+        assert relative_error(found, exact) < 2e-3 and same_on_all_ranks(found)
+        assert all(torch.equal(one, other) for one, other in zip(before, model.parameters())), "something stepped"
+        with model.no_sync():
+            model(rows(number)).square().mean().backward()
+        model(rows(number)).square().mean().backward()
+        assert relative_error([parameter.grad for parameter in model.parameters()], [3 * each for each in exact]) < 4e-3
+    if not views:
+        with pytest.raises(brigade.ConfigError, match="had an optimizer in the backward pass"):
+            brigade.set_hook(model, lambda state, bucket: None)
+    optim.apply_optimizer_in_backward(model, optim.SGD(lr=0.05))
+    model(rows()).square().mean().backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert same_on_all_ranks(model.parameters())
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_a_hook_after_an_optimizer_in_backward_gives_gradients_again(ranks, views):
+    ranks(2, exchanged_afterwards, views, False)
+    ranks(2, exchanged_afterwards, views, True)
 
 
 def optimizer_state():

@@ -1,6 +1,10 @@
 """Hooks in the ways people train: accumulation, loss scaling, uneven inputs, compiled models, other groups."""
 
 import contextlib
+import copy
+import os
+import shutil
+import sysconfig
 
 import brigade
 import pytest
@@ -10,8 +14,8 @@ from brigade import default_hooks
 from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch.nn.parallel import DistributedDataParallel
 
-ALL = ["allreduce", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8",
-       "powersgd:start=0,rank=32,min_rate=0.1", "fp16+allreduce"]
+ALL = [entry.name for entry in brigade.hook_table() if entry.tolerance >= 0 and "powersgd" not in entry.name]
+ALL += ["powersgd:start=0,rank=32,min_rate=0.1", "fp16+allreduce", "bf16+allreduce"]
 
 
 def put(model, hook, way):
@@ -100,33 +104,114 @@ def test_uneven_inputs_are_joined_under_every_hook(ranks, hook):
     assert ranks(3, joined, hook) == [3, 5, 7]
 
 
-def joined_called():
-    from brigade.powerSGD_hook import PowerSGDState, powerSGD_hook
+CALLED = {
+    "allreduce": lambda: (None, default_hooks.allreduce_hook),
+    "fp16": lambda: (None, default_hooks.fp16_compress_hook),
+    "bf16": lambda: (None, default_hooks.bf16_compress_hook),
+    "fp16 wrapper": lambda: (None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
+    "bf16 wrapper": lambda: (None, default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)),
+    "per tensor": lambda: (None, brigade.quantization_hooks.quantization_pertensor_hook),
+    "per channel": lambda: (None, brigade.quantization_hooks.quantization_perchannel_hook),
+    "powersgd": lambda: (brigade.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=0),
+                         brigade.powerSGD_hook.powerSGD_hook),
+    "batched powersgd": lambda: (brigade.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=0),
+                                 brigade.powerSGD_hook.batched_powerSGD_hook),
+    "post-local sgd": lambda: (brigade.post_localSGD_hook.PostLocalSGDState(None, None, 100),
+                               brigade.post_localSGD_hook.post_localSGD_hook),
+}
 
-    for state, hook in ((None, default_hooks.fp16_compress_hook),
-                        (PowerSGDState(None, start_powerSGD_iter=0), powerSGD_hook)):
-        model = wrap(small_net())
+
+def joined_called(name, way):
+    state, hook = CALLED[name]()
+    model = wrap(small_net())
+    if way == "called":
         model.register_comm_hook(state, hook)
+    else:
+        brigade.set_hook(model, hook, state)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with model.join():
+        for number in range(2 + 2 * dist.get_rank()):
+            optimizer.zero_grad()
+            model(rows(number)).square().mean().backward()
+            optimizer.step()
+    assert same_on_all_ranks(model.parameters())
+
+
+@pytest.mark.parametrize("way", ["called", "set"])
+@pytest.mark.parametrize("name", CALLED)
+def test_uneven_inputs_are_joined_under_every_comm_hook(ranks, name, way):
+    ranks(2, joined_called, name, way)
+
+
+def joined_and_stepped(how):
+    """Optimizers in the backward pass: a rank without data steps with the others, so all stay equal."""
+    from brigade.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
+    from brigade.optimizer_overlap_hooks import OptimizerHookState, hook_then_optimizer
+
+    def uneven(model, after=lambda: None):
         with model.join():
-            for number in range(2 + dist.get_rank()):
+            for number in range(2 + 3 * dist.get_rank()):
                 model.zero_grad()
                 model(rows(number)).square().mean().backward()
-        dist.barrier()
+                after()
+
+    reference = wrap(small_net())
+    optimizer = torch.optim.SGD(reference.parameters(), 0.05)
+    uneven(reference, optimizer.step)
+    model = wrap(small_net())
+    if how == "then optimizer":
+        brigade.set_hook(model, hook_then_optimizer(default_hooks.allreduce_hook,
+                                                    OptimizerHookState(brigade.optim.SGD(lr=0.05))))
+    elif how == "in backward":
+        brigade.optim.apply_optimizer_in_backward(model, brigade.optim.SGD(lr=0.05))
+    elif how == "zero in backward":
+        brigade.apply_zero_in_backward(model, "sgd", lr=0.05)
+    else:
+        zero = brigade.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.05)
+        make = {"zero": hook_with_zero_step, "zero interleaved": hook_with_zero_step_interleaved}[how]
+        brigade.set_hook(model, make(default_hooks.allreduce_hook, model, zero))
+    uneven(model)
+    assert same_on_all_ranks(model.parameters())
+    # The last rank made all steps: join() gives its parameters to the others.
+    assert relative_error(list(model.parameters()), list(reference.parameters())) < 1e-5
 
 
-def test_uneven_inputs_are_joined_under_hooks_that_python_calls(ranks):
-    ranks(2, joined_called)
+@pytest.mark.parametrize("how", ["then optimizer", "in backward", "zero", "zero interleaved", "zero in backward"])
+def test_uneven_inputs_are_joined_under_optimizers_in_backward(ranks, how):
+    ranks(2, joined_and_stepped, how)
 
 
-def compiled(hook):
-    """Dynamo's DDP optimizer cuts the graph where the buckets end; the Reducer sees gradients as ever."""
+class Layers(torch.nn.Module):
+    """A module of torch.nn itself is passed over by Dynamo. It wants buckets of 1 MB or more, the first one's size."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = small_net(width=512, layers=2)
+
+    def forward(self, x):
+        return self.layers(x).tanh()
+
+
+def compiled(hook, backend, folder):
+    """Dynamo's DDP optimizer cuts the graph where the buckets end; the Reducer sees gradients as ever. How many pieces it makes."""
+    import os
+
     import torch._dynamo
 
+    if backend == "inductor":
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch._dynamo.reset()
-    module = small_net(width=512)  # Dynamo wants buckets of 1 MB or more, the first one's size
+    module = Layers()
     model = DistributedDataParallel(module, bucket_cap_mb=1)
     brigade.set_hook(model, hook)
-    fast = torch.compile(model, backend="aot_eager")
+    pieces = []
+
+    def counting(graph, inputs):
+        pieces.append(graph)
+        return torch._dynamo.lookup_backend(backend)(graph, inputs)
+
+    fast = torch.compile(model, backend=counting)
     for number in range(3):
         data = rows(number, width=512)
         exact = exact_mean(module, data)
@@ -137,11 +222,19 @@ def compiled(hook):
     assert brigade.hook_stats(model).total.steps == 3
     with pytest.raises(brigade.ConfigError, match="inside of torch.compile"):
         brigade.set_hook(fast, hook)
+    return len(pieces)
 
 
 @pytest.mark.parametrize("hook", ["fp16", "int8"])
 def test_a_compiled_model_reduces_by_its_hook(ranks, hook):
-    ranks(2, compiled, hook)
+    assert ranks(2, compiled, hook, "aot_eager", None) == [2, 2]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or not os.path.exists(sysconfig.get_path("include") + "/Python.h"),
+                    reason="inductor needs g++ and Python.h")
+def test_a_model_compiled_by_inductor_reduces_by_its_hook(ranks, tmp_path):
+    assert ranks(2, compiled, "int8", "inductor", str(tmp_path)) == [2, 2]
+    assert list(tmp_path.rglob("*.so")), "no code was made"
 
 
 def python_reducer():
@@ -193,6 +286,53 @@ def over_groups():
 
 def test_any_group_is_used_as_it_is(ranks):
     ranks(4, over_groups)
+
+
+def moved(spec):
+    """DDP._update_process_group: the hook goes on over the group that the model has now."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    other = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+
+    def mean_over(group, module, data):
+        module = copy.deepcopy(module).double()
+        module.zero_grad()
+        module(data.double()).square().mean().backward()
+        found = [parameter.grad for parameter in module.parameters()]
+        for each in found:
+            dist.all_reduce(each, group=group)
+            each /= dist.get_world_size(group)
+        return found
+
+    module = small_net()
+    model = wrap(module)
+    brigade.set_hook(model, spec)
+    steps = 0
+    for group in (None, pairs[rank // 2], dist.group.WORLD, pairs[rank // 2], other[rank // 2]):
+        if group is not None:
+            model._update_process_group(group)
+        for again in range(3):
+            data = rows(steps)
+            expected = mean_over(group, module, data)
+            assert relative_error(step(model, data), expected) < 2e-3, (steps, group)
+            steps += 1
+    if "powersgd" in spec:
+        assert brigade.state_dict(model)["values"]["iteration"] == "15"  # the hook is the same all along
+    assert brigade.hook_stats(model).total.steps == 3  # over this group
+    # A hook that was given a group of its own stays there.
+    brigade.set_hook(model, "allreduce", process_group=dist.group.WORLD)
+    expected = mean_over(None, module, rows())
+    model._update_process_group(pairs[rank // 2])
+    assert relative_error(step(model, rows()), expected) < 1e-5
+    # And one that is set afterwards has the model's.
+    brigade.set_hook(model, "fp16")
+    expected = mean_over(pairs[rank // 2], module, rows())
+    assert relative_error(step(model, rows()), expected) < 1e-3
+
+
+@pytest.mark.parametrize("spec", ["fp16", "powersgd:start=0,rank=32,min_rate=0.1,ef=0"])
+def test_a_hook_follows_the_model_to_another_group(ranks, spec):
+    ranks(4, moved, spec)
 
 
 def static_graph(views):

@@ -11,8 +11,8 @@ from models import rows, same_on_all_ranks, small_net, step, wrap
 OPTIONS = {"lr": 0.01, "weight_decay": 0.1}
 
 
-def expected(steps):
-    model = wrap(small_net())
+def expected(steps, layers=4):
+    model = wrap(small_net(layers=layers))
     optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
     for number in range(steps):
         step(model, rows(number))
@@ -64,6 +64,101 @@ def in_backward(make, way, hook):
 @pytest.mark.parametrize("make", [hook_with_zero_step, hook_with_zero_step_interleaved])
 def test_zero_steps_in_the_backward_pass_from_the_first_iteration(ranks, make, way):
     ranks(2, in_backward, make, way, default_hooks.allreduce_hook)
+
+
+def owners_by_bucket(make, shard_buckets, way):
+    """Who owns the parameters of each bucket, after the Reducer has made its final ones; and the training is the same."""
+    reference = expected(7, layers=3)
+    model = wrap(small_net(layers=3))
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **OPTIONS)
+    before = [zero.native.owner(parameter) for parameter in model.parameters()]
+    both = make(default_hooks.allreduce_hook, model, zero, shard_buckets=shard_buckets)
+    buckets = []
+
+    def looking(state, bucket):
+        if bucket.index() == 0:
+            buckets.clear()
+        buckets.append(bucket.parameters())
+        return both(state, bucket)
+
+    if way == "native":
+        brigade.set_hook(model, both)
+    else:
+        model.register_comm_hook(None, looking)
+    for number in range(7):
+        step(model, rows(number))
+    compare(model, reference)
+    if way == "called":
+        owners = [{zero.native.owner(parameter) for parameter in bucket} for bucket in buckets]
+        assert len(buckets) > 2
+        return owners
+    return before, [zero.native.owner(parameter) for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("make", [hook_with_zero_step, hook_with_zero_step_interleaved])
+def test_without_shard_buckets_each_bucket_has_one_owner(ranks, make):
+    whole = ranks(2, owners_by_bucket, make, False, "called")[0]
+    assert all(len(owners) == 1 for owners in whole), whole
+    assert set.union(*whole) == {0, 1}, "one rank has all"
+    parts = ranks(2, owners_by_bucket, make, True, "called")[0]
+    assert any(len(owners) == 2 for owners in parts), parts
+    for before, after in ranks(2, owners_by_bucket, make, True, "native"):
+        assert before == after
+    for before, after in ranks(2, owners_by_bucket, make, False, "native"):
+        assert before != after
+
+
+def zero_in_backward(views, unused):
+    reference = expected(6)
+    model = wrap(small_net(), gradient_as_bucket_view=views, find_unused_parameters=unused)
+    zero = brigade.apply_zero_in_backward(model, torch.optim.AdamW, **OPTIONS)
+    for number in range(6):
+        model(rows(number)).square().mean().backward()
+        assert all(parameter.grad is None for parameter in model.parameters())
+    compare(model, reference)
+    assert model._get_ddp_logging_data()["comm_hook"] == "zero"
+    return zero.state_bytes
+
+
+def test_zero_in_backward_trains_as_the_optimizer_on_every_rank(ranks):
+    whole = 2 * 4 * sum(parameter.numel() for parameter in small_net().parameters())
+    for size in (2, 4):
+        for views, unused in ((False, False), (True, False), (False, True)):
+            parts = ranks(size, zero_in_backward, views, unused)
+            assert sum(parts) == whole and max(parts) - min(parts) <= 4 * 2 * 8, parts
+
+
+def zero_in_backward_resumed():
+    def start():
+        model = wrap(small_net())
+        return model, brigade.apply_zero_in_backward(model, "adamw", **OPTIONS)
+
+    def go(model, numbers):
+        for number in numbers:
+            with model.no_sync():
+                model(rows(2 * number)).square().mean().backward()
+            model(rows(2 * number + 1)).square().mean().backward()
+
+    model, zero = start()
+    go(model, range(3))
+    zero.consolidate_state_dict(to=1)
+    shared = [zero.state_dict() if dist.get_rank() == 1 else None]
+    dist.broadcast_object_list(shared, 1)
+    other, loaded = start()
+    other.module.load_state_dict(model.module.state_dict())
+    loaded.load_state_dict(shared[0])
+    go(model, range(3, 5))
+    go(other, range(3, 5))
+    compare(other, list(model.parameters()))
+    loaded.set_lr(0.0)
+    before = [parameter.detach().clone() for parameter in other.parameters()]
+    go(other, [5])
+    # Weight decay goes with the rate too.
+    assert all(torch.equal(one, two) for one, two in zip(before, other.parameters()))
+
+
+def test_zero_in_backward_accumulates_and_resumes(ranks):
+    ranks(2, zero_in_backward_resumed)
 
 
 def saved_and_loaded():

@@ -1,0 +1,126 @@
+"""As torch.distributed.algorithms.model_averaging, in native code: parameters of ranks that train apart, brought together.
+
+These are ``ModelAverager`` of torch's too, and so go with torch's ``PostLocalSGDOptimizer``. Unlike torch's they average all
+parameters that they are given and that need gradients, those without a gradient on this rank among them: ranks need not agree on
+who had one, and optimizers in the backward pass, which leave none, work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.model_averaging import averagers as _torchs
+
+from . import _native
+from ._calling import group_or_default
+
+__all__ = ["HierarchicalModelAverager", "ModelAverager", "PeriodicModelAverager", "average_parameters"]
+
+
+def _tensors(params: Iterable[Any]) -> list[torch.Tensor]:
+    """Of parameters, or of an optimizer's groups of them."""
+    tensors: list[torch.Tensor] = []
+    for each in params:
+        tensors += each["params"] if isinstance(each, Mapping) else [each]
+    return [tensor for tensor in tensors if tensor.requires_grad]
+
+
+def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup | None = None) -> int:
+    """Every parameter becomes its mean over the group, the same bits on all ranks. Gives the bytes that this rank sent.
+
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> average_parameters(layer.parameters())  # alone there is nothing to send
+    0
+    """
+    tensors = _tensors(params)
+    if not tensors:
+        return 0
+    return _native.average_parameters(tensors, group_or_default(process_group), tensors[0].device.type)
+
+
+class ModelAverager(_torchs.ModelAverager):
+    """Counts steps, and averages at some of them."""
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None, warmup_steps: int = 0) -> None:
+        self._native: _native.ModelAverager | None = None
+        self._first = 0
+        super().__init__(group_or_default(process_group))
+        if warmup_steps < 0:
+            raise _native.ConfigError(f"warmup_steps is {warmup_steps}, but must be 0 or more")
+        self.warmup_steps = warmup_steps
+
+    def _make(self, device: str) -> _native.ModelAverager:
+        raise NotImplementedError
+
+    def average_parameters(self, params: Iterable[Any]) -> bool:
+        """Collective, after each step of the optimizer: averages, if this is a step to do so, and counts it. Says whether it did."""
+        tensors = _tensors(params)
+        if self._native is None:
+            if not tensors:
+                raise _native.ConfigError("average_parameters: none of the parameters needs gradients")
+            self._native = self._make(tensors[0].device.type)
+            self._native.step = self._first
+        return self._native.average_parameters(tensors)
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self._first if self._native is None else self._native.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if self._native is None:
+            self._first = value
+        else:
+            self._native.step = value
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank."""
+        return 0 if self._native is None else self._native.bytes_sent
+
+
+class PeriodicModelAverager(ModelAverager):
+    """The mean over all ranks at step `warmup_steps` (steps count from 0), and then at every `period`-th.
+
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> averager = PeriodicModelAverager(period=2, warmup_steps=1)
+    >>> [averager.average_parameters(layer.parameters()) for _ in range(4)]
+    [False, True, False, True]
+    """
+
+    def __init__(self, period: int, warmup_steps: int = 0, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(process_group, warmup_steps)
+        if period < 1:
+            raise _native.ConfigError(f"PeriodicModelAverager: period is {period}, but must be 1 or more: "
+                                      "the number of steps from one mean to the next")
+        self.period = period
+
+    def _make(self, device: str) -> _native.ModelAverager:
+        return _native.periodic_averager(self.process_group, device, self.period, self.warmup_steps)
+
+
+class HierarchicalModelAverager(ModelAverager):
+    """Several periods, each with the number of consecutive ranks that meet; the last is the number of all ranks. At most one
+    mean a step: that of the largest period that divides it.
+
+    >>> averager = HierarchicalModelAverager({4: dist.get_world_size()}, warmup_steps=2)
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> [averager.average_parameters(layer.parameters()) for _ in range(5)]
+    [False, False, False, False, True]
+    """
+
+    def __init__(self, period_group_size_dict: Mapping[int, int] | None = None, warmup_steps: int = 0,
+                 process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(process_group, warmup_steps)
+        if not period_group_size_dict:
+            raise _native.ConfigError("HierarchicalModelAverager: period_group_size_dict is empty, but must have at least one "
+                                      f"period: {{16: {dist.get_world_size(self.process_group)}}}")
+        self.period_group_size_dict = dict(period_group_size_dict)
+
+    def _make(self, device: str) -> _native.ModelAverager:
+        return _native.hierarchical_averager(self.process_group, device, list(self.period_group_size_dict.items()),
+                                             self.warmup_steps)

@@ -1,0 +1,80 @@
+// Checkpoints and safetensors files. What is in a part is Python's affair.
+#include "brigade/checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include "bindings.h"
+#include "reduction.h"
+
+namespace brigade::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+// Name, whether each rank has its own, and what to save.
+using Part = std::tuple<std::string, bool, StateParts>;
+
+// Nothing but texts goes through the group: any of its backends does.
+ProcessGroup adopt_any(c10d::ProcessGroup& group) {
+  return adopt(group, group.getDeviceTypes().front().type());
+}
+
+void save(const std::string& folder, int64_t step, c10d::ProcessGroup& group,
+          const std::vector<Part>& given) {
+  std::vector<CheckpointPart> parts;
+  for (const auto& [name, per_rank, state] : given) {
+    parts.push_back({name, per_rank, [&state = state] {
+                       return PartState{state.first, state.second};
+                     }});
+  }
+  save_checkpoint(folder, step, adopt_any(group), parts);
+}
+
+using Loaded = std::map<std::string, std::vector<StateParts>>;
+
+// The step, and the states by name; a part with a shard a rank has all of them at another
+// number of ranks.
+std::optional<std::pair<int64_t, Loaded>> load(
+    const std::string& folder, c10d::ProcessGroup& group,
+    const std::vector<std::pair<std::string, bool>>& wanted) {
+  Loaded loaded;
+  std::vector<CheckpointPart> parts;
+  for (const auto& [name, per_rank] : wanted) {
+    CheckpointPart& part = parts.emplace_back();
+    part.name = name;
+    part.per_rank = per_rank;
+    part.load = [&into = loaded[name]](SavedPart saved) -> std::function<void()> {
+      for (PartState& state : saved.states)
+        into.emplace_back(std::move(state.tensors), std::move(state.values));
+      return [] {};
+    };
+  }
+  const auto step = load_checkpoint(folder, adopt_any(group), parts);
+  if (!step) return std::nullopt;
+  return std::make_pair(*step, std::move(loaded));
+}
+
+}  // namespace
+
+void bind_checkpoint(py::module_& m) {
+  py::register_exception<CheckpointError>(m, "CheckpointError", m.attr("Error").ptr());
+  m.def("save_checkpoint", &save, NoGil());
+  m.def("load_checkpoint", &load, NoGil());
+  m.def(
+      "save_safetensors",
+      [](const std::string& path, std::map<std::string, at::Tensor> tensors,
+         std::map<std::string, std::string> metadata) {
+        save_safetensors(path, {std::move(tensors), std::move(metadata)});
+      },
+      NoGil());
+  m.def(
+      "load_safetensors",
+      [](const std::string& path, bool required) {
+        SafetensorsFile file =
+            load_safetensors(path, required ? Checksums::required : Checksums::if_present);
+        return StateParts(std::move(file.tensors), std::move(file.metadata));
+      },
+      NoGil());
+}
+
+}  // namespace brigade::python

@@ -1,0 +1,66 @@
+"""``python -m brigade``, and what is said where the package can't work."""
+
+import pathlib
+import subprocess
+import sys
+
+import brigade
+import pytest
+
+
+def said_by(*arguments, **options):
+    return subprocess.run([sys.executable, "-m", "brigade", *arguments], capture_output=True, text=True, timeout=100, **options)
+
+
+def test_the_program_is_passed_through():
+    said = said_by("--version")
+    assert said.returncode == 0 and said.stdout.startswith("brigade "), said
+
+
+@pytest.mark.parametrize("subcommand", ["info", "selftest", "demo", "train", "bench", "run", "plan"])
+def test_every_subcommand_tells_its_options(subcommand):
+    said = said_by(subcommand, "--help")
+    assert said.returncode == 0 and "--help" in said.stdout and subcommand in said.stdout, said
+
+
+def test_exit_codes_and_streams_come_through(tmp_path):
+    assert said_by("info").returncode == 0
+    wrong = said_by("demo", "--no-such-option")
+    assert wrong.returncode == 2 and "no-such-option" in wrong.stderr and not wrong.stdout, wrong
+    assert said_by("no-such-subcommand").returncode == 2
+    # Of a job: the first failing rank's.
+    seven = said_by("run", "--nproc-per-node", "2", "sh", "-c", "exit 7")
+    assert seven.returncode == 7, seven
+    assert said_by("run", "--nproc-per-node", "2", sys.executable, "-c", "print('here')").stdout.count("here") == 2
+
+
+def importing(folder, **torch):
+    """What `import brigade` says beside a torch of this kind."""
+    (folder / "torch").mkdir()
+    lines = [f"{name} = {value!r}" for name, value in torch.items()]
+    if "distributed" in torch:
+        lines = [line for line in lines if not line.startswith("distributed")] + [
+            "class distributed:", "    is_available = staticmethod(lambda: False)"]
+    (folder / "torch/__init__.py").write_text("\n".join(lines))
+    path = f"{folder}:{pathlib.Path(brigade.__file__).parents[1]}"
+    return subprocess.run([sys.executable, "-c", "import brigade"], capture_output=True, text=True, timeout=60,
+                          env={"PYTHONPATH": path}).stderr.strip().splitlines()[-1]
+
+
+def test_another_torch_is_told_in_one_sentence(tmp_path):
+    for number, (found, text) in enumerate({
+            "2.10.0": "was built for torch 2.11, and this is torch 2.10.0: pip install 'torch==2.11.*', or build brigade again",
+            "2.12.1+cu130": "and this is torch 2.12.1+cu130", "2.1.1": "and this is torch 2.1.1"}.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert text in importing(folder, __version__=found)
+    folder = tmp_path / "without"
+    folder.mkdir()
+    assert "was built without it" in importing(folder, __version__="2.11.0", distributed=None)
+
+
+def test_no_torch_at_all_is_told_in_one_sentence(tmp_path):
+    code = "import sys; sys.modules['torch'] = None\nimport brigade"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stderr.strip().splitlines()[-1].startswith("ImportError: brigade ")
+    assert "there is no torch here: pip install 'torch==2.11.*'" in run.stderr

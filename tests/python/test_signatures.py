@@ -1,0 +1,100 @@
+"""Changing the import is all: names and signatures are torch's."""
+
+import importlib
+import inspect
+
+import brigade
+import pytest
+import torch.distributed.algorithms.ddp_comm_hooks as torchs_package
+import torch.distributed.algorithms.model_averaging.averagers as torchs_averagers
+import torch.distributed.algorithms.model_averaging.hierarchical_model_averager as torchs_hierarchical
+from brigade import averagers, zero
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+# With the names that begin with an underscore where torch has no others.
+MODULES = {
+    "default_hooks": 5,
+    "quantization_hooks": 2,
+    "powerSGD_hook": 3,
+    "post_localSGD_hook": 2,
+    "debugging_hooks": 1,
+    "optimizer_overlap_hooks": 3,
+    "mixed_precision_hooks": 2,
+    "ddp_zero_hook": 2,
+}
+# How torch's hooks are made inside: no part of what a training script uses.
+INNER = {
+    "default_hooks": {"_allreduce_fut", "_compress_hook"},
+    "optimizer_overlap_hooks": {"_OptimInBackwardHookState"},
+    "quantization_hooks": {"_dequantize_per_tensor_backend", "_dequantize_per_channel_backend", "_get_allgather_out_list",
+                           "_quantize_per_tensor_backend", "_quantize_per_channel_backend"},
+    "powerSGD_hook": {"_orthogonalize", "_orthogonalize_gram_schmidt", "_report_compression_stats", "_should_compress"},
+    "ddp_zero_hook": {"_perform_local_step", "_broadcast_bucket", "_save_ddp_bucket_info", "_hook_with_zero_step_setup"},
+}
+
+
+def shape(function):
+    """Names, kinds and defaults; not annotations."""
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_function_and_class_has_torchs_signature(name):
+    theirs = importlib.import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{name}")
+    ours = importlib.import_module(f"brigade.{name}")
+    compared = 0
+    for member, value in vars(theirs).items():
+        if getattr(value, "__module__", "") != theirs.__name__ or not callable(value) or member in INNER.get(name, set()):
+            continue
+        assert shape(getattr(ours, member)) == shape(value), member
+        compared += 1
+    assert compared == MODULES[name]
+
+
+def test_the_packages_own_names_have_torchs_signatures():
+    assert shape(brigade.register_ddp_comm_hook) == shape(torchs_package.register_ddp_comm_hook)
+    assert list(brigade.DDPCommHookType.__members__) == list(torchs_package.DDPCommHookType.__members__)
+    for member in torchs_package.DDPCommHookType:
+        value = brigade.DDPCommHookType[member.name].value
+        assert {"model", "state"} <= {each.name for each in inspect.signature(value).parameters.values()}
+
+
+def methods(kind):
+    return {name: value for name, value in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("ours, theirs, fewer", [
+    (averagers.PeriodicModelAverager, torchs_averagers.PeriodicModelAverager, set()),
+    (averagers.HierarchicalModelAverager, torchs_hierarchical.HierarchicalModelAverager, set()),
+    (brigade.powerSGD_hook.PowerSGDState, importlib.import_module(
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook").PowerSGDState, {"maybe_increase_iter"}),
+    (brigade.post_localSGD_hook.PostLocalSGDState, importlib.import_module(
+        "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook").PostLocalSGDState, set()),
+])
+def test_classes_have_torchs_constructors_and_methods(ours, theirs, fewer):
+    assert shape(ours) == shape(theirs)
+    assert set(methods(theirs)) - set(methods(ours)) == fewer
+    for name in set(methods(theirs)) - fewer:
+        assert list(inspect.signature(methods(ours)[name]).parameters) == list(
+            inspect.signature(methods(theirs)[name]).parameters), name
+
+
+def test_zero_is_made_as_torchs_is():
+    theirs, ours = shape(ZeroRedundancyOptimizer), shape(zero.ZeroRedundancyOptimizer)
+    assert [each[:2] for each in ours] == [each[:2] for each in theirs]
+    for name in ("add_param_group", "consolidate_state_dict", "load_state_dict", "state_dict", "step", "zero_grad"):
+        assert hasattr(ZeroRedundancyOptimizer, name) and hasattr(zero.ZeroRedundancyOptimizer, name)
+
+
+def test_states_have_torchs_attributes():
+    from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+
+    arguments = {"process_group": None, "subgroup": None, "start_localSGD_iter": 3}
+    for ours, theirs in ((brigade.post_localSGD_hook.PostLocalSGDState(**arguments), PostLocalSGDState(**arguments)),
+                         (brigade.powerSGD_hook.PowerSGDState(None), PowerSGDState(None))):
+        # How torch's works inside; ours keeps one factor of each matrix only.
+        names = {name for name in type(theirs).__slots__} - {"rng", "eta", "next_stats_report", "p_memory_dict"}
+        for name in names:
+            value = getattr(theirs, name)
+            assert getattr(ours, name) == (value if not isinstance(value, dict) else {}), name
