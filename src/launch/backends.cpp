@@ -56,6 +56,14 @@ void connect_nccl(ProcessGroup::State& state) {
   state.group->setDefaultBackend(Group::BackendType::NCCL);
 }
 
+void connect_cpu(ProcessGroup::State& state) {
+  auto gloo = connect_gloo(state);
+  // Gloo takes CUDA tensors too: it stages them through pinned memory.
+  state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO, gloo);
+  state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::GLOO, gloo);
+  state.group->setDefaultBackend(Group::BackendType::GLOO);
+}
+
 }  // namespace
 
 std::string choose_backend(const std::string& asked) {
@@ -81,12 +89,14 @@ void connect(ProcessGroup::State& state) {
   }
   ignore_broken_pipes();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
-  if (state.backend == "nccl") return connect_nccl(state);
-  auto gloo = connect_gloo(state);
-  // Gloo takes CUDA tensors too: it stages them through pinned memory.
-  state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO, gloo);
-  state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::GLOO, gloo);
-  state.group->setDefaultBackend(Group::BackendType::GLOO);
+  if (state.backend == "nccl") {
+    connect_nccl(state);
+  } else {
+    connect_cpu(state);
+  }
+  // Nobody goes on before all are connected: a rank that left its group at once would close
+  // connections on which its peers are still waiting for others.
+  exchange(state, "connect", "", state.timeout);
 }
 
 }  // namespace brigade::launching

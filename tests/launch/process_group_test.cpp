@@ -216,6 +216,13 @@ TEST(ProcessGroup, WrapsAGroupThatSomebodyElseMade) {
   });
 }
 
+// Each rank drops a group as soon as it has it, while its peers may be connecting still.
+TEST(ProcessGroup, OneThatIsLeftAtOnceIsConnectedOnAllRanks) {
+  testing::run_ranks(4, [](ProcessGroup group) {
+    for (int round = 0; round < 30; ++round) EXPECT_EQ(group.duplicate().size(), 4);
+  });
+}
+
 // Destroys a handful of groups in a random order of its own on every rank; rank 0, which
 // could host the store, is sometimes the first to go altogether.
 TEST(ProcessGroup, TeardownWorksInAnyOrder) {
