@@ -1,78 +1,134 @@
 #include "codec/low_rank.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "kernels/low_rank.h"
 
 namespace brigade::low_rank {
 namespace {
 
+// Less is done sooner than a thread wakes up.
+constexpr int64_t kElementsOfAThread = 1 << 16;
+
 bool fits(const at::Tensor& tensor) {
-  return !tensor.defined() ||
-         (tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous());
-}
-bool kernels_for(const at::Tensor& m, at::TensorList errors, const at::Tensor& thin) {
-  return fits(m) && fits(thin) && thin.size(2) >= 1 &&
-         thin.size(2) <= static_cast<int64_t>(kernels::kMostRank) &&
-         std::all_of(errors.begin(), errors.end(), fits);
+  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous();
 }
 
 kernels::LowRankShape shape_of(const at::Tensor& m, const at::Tensor& thin) {
-  return {static_cast<size_t>(m.size(1)), static_cast<size_t>(m.size(2)),
-          static_cast<size_t>(thin.size(2))};
+  return {static_cast<size_t>(m.size(-2)), static_cast<size_t>(m.size(-1)),
+          static_cast<size_t>(thin.size(-1))};
 }
 float* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
+at::Tensor turned(const at::Tensor& q) { return q.defined() ? q.t().contiguous() : q; }
+
+// body(shape of a part, first row, its offset in M), for ranges of rows.
+template <class Body>
+void for_rows(kernels::LowRankShape shape, Body body) {
+  const auto rows = static_cast<int64_t>(shape.rows);
+  const auto columns = static_cast<int64_t>(shape.columns);
+  at::parallel_for(0, rows, std::max<int64_t>(1, kElementsOfAThread / columns),
+                   [&](int64_t begin, int64_t end) {
+                     kernels::LowRankShape part = shape;
+                     part.rows = static_cast<size_t>(end - begin);
+                     body(part, begin, begin * columns);
+                   });
+}
+
+void project_one(const at::Tensor& m, const Residual* residual, const at::Tensor& q,
+                 at::Tensor p) {
+  const at::Tensor qt = turned(q);
+  const at::Tensor last_qt = residual ? turned(residual->q) : at::Tensor();
+  const float *from = data_of(m), *last_p = residual ? data_of(residual->p) : nullptr;
+  float *sum = residual ? data_of(residual->sum) : nullptr, *to = data_of(p);
+  const int64_t rank = p.size(1);
+  const auto& kernels = kernels::low_rank_kernels();
+  for_rows(shape_of(m, p), [&](auto part, int64_t row, int64_t at) {
+    if (sum == nullptr)
+      return kernels.project(part, from + at, data_of(qt), to + row * rank);
+    kernels.feed_back(part, from + at, sum + at, last_p ? last_p + row * rank : nullptr,
+                      data_of(last_qt), data_of(qt), to + row * rank);
+  });
+}
+
+void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
+  const auto shape = shape_of(m, p);
+  // Of one row the order of memory is that of its turned form.
+  at::Tensor qt = q.size(1) == 1 ? q : at::empty({q.size(1), q.size(0)}, q.options());
+  const float* from = data_of(m);
+  float* to = data_of(qt);
+  const int64_t grain =
+      std::max<int64_t>(64, kElementsOfAThread / static_cast<int64_t>(shape.rows));
+  at::parallel_for(0, m.size(1), grain, [&](int64_t begin, int64_t end) {
+    auto part = shape;
+    part.columns = static_cast<size_t>(end - begin);
+    kernels::low_rank_kernels().project_back(part, shape.columns, from + begin, data_of(p),
+                                             to + begin);
+  });
+  if (q.size(1) > 1) q.copy_(qt.t());
+}
 
 }  // namespace
 
-void project(const at::Tensor& m, at::TensorList errors, const at::Tensor& q,
+at::Tensor Residual::value() const {
+  if (!p.defined()) return sum;
+  const at::Tensor product = at::empty_like(sum);
+  rebuild(product.unsqueeze(0), p.unsqueeze(0), q.unsqueeze(0));
+  return sum - product;
+}
+
+bool has_kernels(const at::Tensor& m, int64_t rank) {
+  return fits(m) && rank >= 1 && rank <= static_cast<int64_t>(kernels::kMostRank);
+}
+
+void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& q,
              at::Tensor p) {
-  const bool kernels = kernels_for(m, errors, p);
   for (int64_t index = 0; index < m.size(0); ++index) {
-    const at::Tensor& error = errors[index];
-    if (kernels) {
-      const at::Tensor turned = q[index].t().contiguous();
-      kernels::low_rank_kernels().project(shape_of(m, p), data_of(m[index]), data_of(error),
-                                          data_of(turned), data_of(p[index]));
-    } else if (error.defined()) {
-      m[index].add_(error);
+    if (residuals.empty()) {
+      project_one(m[index], nullptr, q[index], p[index]);
+      continue;
     }
-  }
-  if (!kernels) at::bmm_out(p, m, q);
-}
-
-void project_back(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
-  if (!kernels_for(m, {}, p)) {
-    at::bmm_out(q, m.transpose(1, 2), p);
-    return;
-  }
-  for (int64_t index = 0; index < m.size(0); ++index) {
-    const at::Tensor turned = at::empty({q.size(2), q.size(1)}, q.options());
-    kernels::low_rank_kernels().project_back(shape_of(m, p), data_of(m[index]),
-                                             data_of(p[index]), data_of(turned));
-    q[index].copy_(turned.t());
+    Residual& residual = *residuals[static_cast<size_t>(index)];
+    project_one(m[index], &residual, q[index], p[index]);
+    residual.p = residual.q = at::Tensor();
   }
 }
 
-void rebuild(const at::Tensor& m, at::TensorList errors, const at::Tensor& p,
-             const at::Tensor& q) {
-  if (!kernels_for(m, errors, p)) {
-    const at::Tensor rebuilt = at::bmm(p, q.transpose(1, 2));
-    for (int64_t index = 0; index < m.size(0); ++index) {
-      at::Tensor error = errors[index];
-      if (error.defined()) at::sub_out(error, m[index], rebuilt[index]);
-    }
-    m.copy_(rebuilt);
-    return;
-  }
+void project_back(const at::Tensor& m, const Residuals& residuals, const at::Tensor& p,
+                  at::Tensor q) {
   for (int64_t index = 0; index < m.size(0); ++index) {
-    const at::Tensor turned = q[index].t().contiguous();
-    kernels::low_rank_kernels().rebuild(shape_of(m, p), data_of(m[index]),
-                                        data_of(errors[index]), data_of(p[index]),
-                                        data_of(turned));
+    project_back_one(
+        residuals.empty() ? m[index] : residuals[static_cast<size_t>(index)]->sum, p[index],
+        q[index]);
   }
+}
+
+void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
+  for (int64_t index = 0; index < m.size(0); ++index) {
+    const at::Tensor qt = turned(q[index]);
+    const float* from = data_of(p[index]);
+    float* to = data_of(m[index]);
+    for_rows(shape_of(m, p), [&](auto part, int64_t row, int64_t at) {
+      kernels::low_rank_kernels().rebuild(part, to + at, from + row * p.size(2),
+                                          data_of(qt));
+    });
+  }
+}
+
+void take_back(Residual& residual, const at::Tensor& m) {
+  residual.sum.sub_(m).nan_to_num_(0, 0, 0);
+}
+
+bool orthonormalize(const at::Tensor& batch, double epsilon) {
+  if (!fits(batch) || batch.size(2) > 2) return false;
+  for (int64_t index = 0; index < batch.size(0); ++index) {
+    kernels::orthonormalize(static_cast<size_t>(batch.size(1)),
+                            static_cast<size_t>(batch.size(2)), data_of(batch[index]),
+                            epsilon);
+  }
+  return true;
 }
 
 }  // namespace brigade::low_rank

@@ -9,6 +9,7 @@
 
 #include "engine/agreement.h"
 #include "engine/average.h"
+#include "engine/huge_pages.h"
 
 namespace brigade::engine {
 namespace {
@@ -125,6 +126,7 @@ c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& ov
 c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
   throw_if_failed();
   agree();
+  settle(bucket);
   std::shared_ptr<Run> run = admit(std::move(bucket));
   order_stream(*run);
   if (runs_through_) {
@@ -155,6 +157,19 @@ std::shared_ptr<Run> Engine::admit(Bucket bucket) {
   last_launch_ = run->started;
   outstanding_.emplace(run->ticket, run);
   return run;
+}
+
+// Buckets are allocated once, and again when the Reducer rebuilds them.
+void Engine::settle(const Bucket& bucket) {
+  const at::Tensor& buffer = bucket.buffer();
+  if (!buffer.is_cpu() || buffer.is_sparse()) return;
+  {
+    std::lock_guard lock(mutex_);
+    const void*& seen = memory_[bucket.index()];
+    if (seen == buffer.const_data_ptr()) return;
+    seen = buffer.const_data_ptr();
+  }
+  prefer_huge_pages(buffer);
 }
 
 void Engine::order_stream(Run& run) {

@@ -65,6 +65,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Engine(ProcessGroup group, std::string name);
   std::shared_ptr<Run> admit(Bucket bucket);
   void order_stream(Run& run);
+  void settle(const Bucket& bucket);
   void count(Run& run);
   HookTraffic this_step() const;
   void give_up(const std::string& why);
@@ -110,6 +111,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable wake_watcher_;
   bool stop_ = false;
   std::thread::id closed_by_;
+
+  // Where each bucket was when it was last seen.
+  std::map<int64_t, const void*> memory_;
 };
 
 }  // namespace brigade::engine

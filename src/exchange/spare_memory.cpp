@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/huge_pages.h"
+
 namespace brigade {
 
 at::Tensor SpareMemory::take(int64_t bytes, at::Device device) {
@@ -19,7 +21,9 @@ at::Tensor SpareMemory::take(int64_t bytes, at::Device device) {
     // what was kept for the old ones goes, one for one.
     if (!spare_.empty()) spare_.erase(spare_.begin());
   }
-  return at::empty(bytes, options);
+  at::Tensor fresh = at::empty(bytes, options);
+  engine::prefer_huge_pages(fresh);
+  return fresh;
 }
 
 void SpareMemory::give_back(at::Tensor memory) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/huge_pages.h"
 #include "hooks/stream_use.h"
 
 namespace brigade {
@@ -39,6 +40,7 @@ bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
 
 at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
   at::Tensor flat = at::zeros_like(bucket.buffer(), at::kFloat);
+  engine::prefer_huge_pages(flat);
   int64_t begin = 0;
   for (size_t index = 0; index < bucket.names().size(); ++index) {
     at::Tensor view = flat.narrow(0, begin, bucket.parameters()[index].numel());

@@ -6,6 +6,7 @@
 
 #include "codec/low_rank.h"
 #include "engine/average.h"
+#include "engine/huge_pages.h"
 #include "hooks/power_sgd_core.h"
 #include "hooks/stream_use.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 // What is kept of one parameter.
 struct Memory {
-  at::Tensor error;  // (rows, columns)
+  low_rank::Residual error;
   at::Tensor q;      // (columns, r): the last step's
   at::Tensor spare;  // where q began: a column of q that became zero would stay so for ever
 };
@@ -25,6 +26,9 @@ struct Group {
   at::Tensor m;
   at::Tensor p;
   at::Tensor q;
+  // The kernels leave M alone until it is rebuilt, and add up in the memories' errors; ATen
+  // adds the errors to M.
+  bool kernels = false;
 };
 
 struct Plan {
@@ -52,7 +56,12 @@ class PowerSGD : public PowerSGDBase {
   }
   at::Tensor stack_matrices(const Group& group);
   at::Tensor stack_starts(const Group& group, int64_t columns, int64_t rank);
+  low_rank::Residuals errors_of(const Group& group) const;
+  void project(Group& group);
+  void project_back(Group& group);
   void write_back(Group& group);
+  void rebuild_by_kernels(Group& group);
+  void rebuild_by_aten(Group& group);
 
   std::map<std::string, Memory> memory_;
 };
@@ -102,7 +111,7 @@ Plan PowerSGD::plan(const Bucket& bucket) {
     Group& group = plan.groups[place->second];
     group.gradients.push_back(gradient.view({rows, columns}));
     Memory& memory = memory_[bucket.names()[index]];
-    for (const at::Tensor& kept : {memory.error, memory.q, memory.spare})
+    for (const at::Tensor& kept : {memory.error.sum, memory.q, memory.spare})
       use_on_current_stream(kept);
     group.memories.push_back(&memory);
   }
@@ -145,6 +154,7 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
     group.m = stack_matrices(group);
     const int64_t batch = group.m.size(0), rows = group.m.size(1),
                   columns = group.m.size(2);
+    group.kernels = low_rank::has_kernels(group.m, rank_of(rows, columns));
     group.q = stack_starts(group, columns, rank_of(rows, columns));
     p_shapes.push_back({batch, rows, group.q.size(2)});
     q_shapes.push_back({batch, columns, group.q.size(2)});
@@ -154,12 +164,11 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   Packed second = pack(q_shapes, options);
   count(bucket, bucket.buffer().numel(), first.flat.numel() + second.flat.numel());
 
-  for (size_t index = 0; index < plan.groups.size(); ++index) {
-    Group& group = plan.groups[index];
-    group.p = first.views[index];
-    std::vector<at::Tensor> errors;
-    for (const Memory* memory : group.memories) errors.push_back(memory->error);
-    low_rank::project(group.m, errors, group.q, group.p);
+  // From the end, which the backward pass wrote last, and then from the beginning: what one
+  // pass leaves in the caches the next one finds there.
+  for (size_t index = plan.groups.size(); index-- > 0;) {
+    plan.groups[index].p = first.views[index];
+    project(plan.groups[index]);
   }
   for (size_t index = 0; index < plan.leftovers.size(); ++index) {
     first.views[plan.groups.size() + index].copy_(plan.leftovers[index].flatten());
@@ -171,7 +180,7 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
     Group& group = plan.groups[index];
     orthogonalize(group.p, options_.orthogonalization_epsilon);
     group.q = second.views[index];
-    low_rank::project_back(group.m, group.p, group.q);
+    project_back(group);
   }
   second.flat.div_(comm.size());
   co_await comm.all_reduce(second.flat);
@@ -184,38 +193,83 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   co_return bucket.buffer();
 }
 
-void PowerSGD::write_back(Group& group) {
-  std::vector<at::Tensor> finite, errors;
-  for (size_t index = 0; index < group.gradients.size(); ++index) {
-    const Memory& memory = *group.memories[index];
-    const at::Tensor m = group.m[static_cast<int64_t>(index)];
-    finite.push_back(at::isfinite(group.q[static_cast<int64_t>(index)].sum()));
-    at::Tensor& error = errors.emplace_back();
-    if (!options_.use_error_feedback) continue;
-    if (!m.is_cpu() || !memory.error.defined()) {
-      error = at::empty_like(m);
-    } else if (finite.back().item<bool>()) {
-      error = memory.error;  // in place
+low_rank::Residuals PowerSGD::errors_of(const Group& group) const {
+  low_rank::Residuals errors;
+  if (!options_.use_error_feedback) return errors;
+  for (Memory* memory : group.memories) errors.push_back(&memory->error);
+  return errors;
+}
+
+void PowerSGD::project(Group& group) {
+  if (group.kernels) {
+    const low_rank::Residuals errors = errors_of(group);
+    for (low_rank::Residual* error : errors) {
+      if (!error->sum.defined())
+        error->sum = engine::empty_in_huge_pages(group.m[0]).zero_();
     }
+    return low_rank::project(group.m, errors, group.q, group.p);
   }
-  low_rank::rebuild(group.m, errors, group.p, group.q);
+  for (size_t index = 0; index < group.memories.size(); ++index) {
+    const low_rank::Residual& error = group.memories[index]->error;
+    if (error.sum.defined()) group.m[static_cast<int64_t>(index)].add_(error.value());
+  }
+  at::bmm_out(group.p, group.m, group.q);
+}
+
+void PowerSGD::project_back(Group& group) {
+  if (group.kernels) {
+    return low_rank::project_back(group.m, errors_of(group), group.p, group.q);
+  }
+  at::bmm_out(group.q, group.m.transpose(1, 2), group.p);
+}
+
+void PowerSGD::write_back(Group& group) {
+  group.kernels ? rebuild_by_kernels(group) : rebuild_by_aten(group);
+  for (size_t index = 0; index < group.gradients.size(); ++index) {
+    if (!group.gradients[index].is_alias_of(group.m))
+      group.gradients[index].copy_(group.m[static_cast<int64_t>(index)]);
+  }
+}
+
+void PowerSGD::rebuild_by_kernels(Group& group) {
   for (size_t index = 0; index < group.gradients.size(); ++index) {
     const int64_t place = static_cast<int64_t>(index);
     Memory& memory = *group.memories[index];
-    if (errors[index].defined())
-      memory.error = keep(finite[index], errors[index], memory.error);
-    if (options_.warm_start)
-      memory.q = keep(finite[index], group.q[place].clone(), memory.q);
-    if (!group.gradients[index].is_alias_of(group.m))
-      group.gradients[index].copy_(group.m[place]);
+    const at::Tensor q = group.q[place].clone();
+    if (!at::isfinite(q.sum()).item<bool>()) {
+      if (options_.use_error_feedback) low_rank::take_back(memory.error, group.m[place]);
+      continue;
+    }
+    if (options_.use_error_feedback) {
+      memory.error.p = group.p[place].clone();
+      memory.error.q = q;
+    }
+    if (options_.warm_start) memory.q = q;
   }
+  low_rank::rebuild(group.m, group.p, group.q);
+}
+
+void PowerSGD::rebuild_by_aten(Group& group) {
+  const at::Tensor rebuilt = at::bmm(group.p, group.q.transpose(1, 2));
+  for (size_t index = 0; index < group.gradients.size(); ++index) {
+    const int64_t place = static_cast<int64_t>(index);
+    Memory& memory = *group.memories[index];
+    const at::Tensor finite = at::isfinite(group.q[place].sum());
+    if (options_.use_error_feedback) {
+      memory.error = {
+          keep(finite, group.m[place] - rebuilt[place], memory.error.sum), {}, {}};
+    }
+    if (options_.warm_start) memory.q = keep(finite, group.q[place].clone(), memory.q);
+  }
+  group.m.copy_(rebuilt);
 }
 
 HookState PowerSGD::state() const {
   HookState state;
   save_base(state);
   for (const auto& [name, memory] : memory_) {
-    if (memory.error.defined()) state.tensors[kErrorPrefix + name] = memory.error.clone();
+    if (memory.error.sum.defined())
+      state.tensors[kErrorPrefix + name] = memory.error.value().clone();
     if (memory.q.defined()) state.tensors["q." + name] = memory.q.clone();
     if (memory.spare.defined()) state.tensors["spare." + name] = memory.spare.clone();
   }
@@ -228,7 +282,7 @@ void PowerSGD::load_state(const HookState& state) {
   for (const auto& [key, tensor] : state.tensors) {
     const size_t dot = key.find('.');
     const std::string kind = key.substr(0, dot + 1), name = key.substr(dot + 1);
-    if (kind == kErrorPrefix) memory_[name].error = tensor.clone();
+    if (kind == kErrorPrefix) memory_[name].error = {tensor.clone(), {}, {}};
     if (kind == "q.") memory_[name].q = tensor.clone();
     if (kind == "spare.") memory_[name].spare = tensor.clone();
   }

@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Logging.h>
 
+#include "codec/low_rank.h"
+
 namespace brigade {
 namespace {
 
@@ -50,6 +52,7 @@ void gram_schmidt(at::Tensor batch, double epsilon) {
 }  // namespace
 
 void orthogonalize(at::Tensor batch, double epsilon) {
+  if (low_rank::orthonormalize(batch, epsilon)) return;
   if (batch.size(2) <= 2) return gram_schmidt(std::move(batch), epsilon);
   // QR of a matrix with NaN or Inf is an error in some libraries; it must come out as NaN.
   if (!at::isfinite(batch).all().item<bool>()) {

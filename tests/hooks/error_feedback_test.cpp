@@ -89,6 +89,36 @@ TEST_P(ErrorFeedback, SurvivesTheRebuildingOfBuckets) {
   });
 }
 
+// What this rank keeps of the parameter's errors.
+at::Tensor errors_of(const Rig& rig, size_t parameter) {
+  const HookState state = rig.ddp->hook()->state();
+  return state.tensors.at(kErrorPrefix + ("p" + std::to_string(parameter))).flatten();
+}
+
+TEST_P(ErrorFeedback, ABadStepLeavesTheErrorsAsTheyWere) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    constexpr int64_t kBad = 5;
+    Rig rig(group, "", {{24, 30}}, at::kFloat);
+    for (const std::string& spec : kSpecs) {
+      if (spec == "int8") continue;  // there a step is bad block by block
+      for (double bad : {std::nan(""), HUGE_VAL}) {
+        SCOPED_TRACE(spec);
+        rig.ddp->set_hook(make_hook(spec));
+        for (int64_t step = 0; step < 2; ++step) rig.train(step);
+        const at::Tensor before = errors_of(rig, 0);
+        std::vector<at::Tensor> poisoned = rig.inputs(2);
+        if (group.rank() == 0) poisoned[0].view({-1})[kBad] = bad;
+        rig.train_on(poisoned);
+        at::Tensor off = (errors_of(rig, 0) - before).abs();
+        EXPECT_TRUE(at::isfinite(off).all().item<bool>());
+        off[kBad] = 0;  // what was fed back into something that is not finite may be lost
+        EXPECT_LE(off.max().item<double>(), 1e-6) << "gradients have the size 1";
+        EXPECT_GT(before.abs().max().item<double>(), 1e-2) << "nothing was kept";
+      }
+    }
+  });
+}
+
 // Every rank's own tensors on all ranks, by way of sums.
 std::vector<HookState> gather_states(const ProcessGroup& group, const HookState& mine) {
   std::vector<HookState> all(group.size(), mine);

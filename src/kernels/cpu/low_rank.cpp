@@ -10,191 +10,221 @@ namespace {
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kRowsAtOnce = 4;
 
-// ---- one piece of a row
-// ----------------------------------------------------------------------------
+// 16 floats that each instruction set splits up as it likes.
+using Lanes [[gnu::vector_size(kLanes * sizeof(float))]] = float;
 
-BRIGADE_BODY void add_body(float* __restrict x, const float* __restrict y,
-                           std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) x[j] += y[j];
+BRIGADE_BODY void load(const float* from, Lanes& lanes) {
+  std::memcpy(&lanes, from, sizeof lanes);
 }
-BRIGADE_BODY void dot_body(const float* __restrict x, const float* __restrict y,
-                           std::size_t size, float* __restrict lanes) {
-  for (std::size_t j = 0; j < size; ++j) lanes[j % kLanes] += x[j] * y[j];
+BRIGADE_BODY void store(const Lanes& lanes, float* to) {
+  std::memcpy(to, &lanes, sizeof lanes);
 }
-// sum += a[0] x[0] + a[1] x[1] …, for kRowsAtOnce rows of x.
-BRIGADE_BODY void add_rows_body(const float* __restrict x, std::size_t stride,
-                                const float* __restrict a, float* __restrict sum,
-                                std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) {
-    float total = sum[j] + a[0] * x[j];
-    total += a[1] * x[stride + j];
-    total += a[2] * x[2 * stride + j];
-    sum[j] = total + a[3] * x[3 * stride + j];
-  }
-}
-BRIGADE_BODY void add_row_body(const float* __restrict x, float a, float* __restrict sum,
-                               std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) sum[j] += a * x[j];
-}
-BRIGADE_BODY void set_row_body(const float* __restrict x, float a, float* __restrict to,
-                               std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) to[j] = a * x[j];
-}
-// error = m - rebuilt; m = rebuilt.
-BRIGADE_BODY void exchange_body(float* __restrict m, float* __restrict error,
-                                const float* __restrict rebuilt, std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) {
-    error[j] = m[j] - rebuilt[j];
-    m[j] = rebuilt[j];
+
+// Element j of P Qᵀ's row, or 16 of them from j on.
+template <std::size_t kRank, class Value>
+BRIGADE_BODY void product_at(const float* p, const float* qt, std::size_t stride,
+                             std::size_t j, Value& value) {
+  std::memcpy(&value, qt + j, sizeof value);
+  value *= p[0];
+  for (std::size_t k = 1; k < kRank; ++k) {
+    Value next;
+    std::memcpy(&next, qt + k * stride + j, sizeof next);
+    value += next * p[k];
   }
 }
 
-#define BRIGADE_LOW_RANK_VARIANT(Name, Target)                                      \
-  struct Name {                                                                     \
-    Target static void add(float* x, const float* y, std::size_t size) noexcept {   \
-      add_body(x, y, size);                                                         \
-    }                                                                               \
-    Target static void add_rows(const float* x, std::size_t stride, const float* a, \
-                                float* sum, std::size_t size) noexcept {            \
-      add_rows_body(x, stride, a, sum, size);                                       \
-    }                                                                               \
-    Target static void add_row(const float* x, float a, float* sum,                 \
-                               std::size_t size) noexcept {                         \
-      add_row_body(x, a, sum, size);                                                \
-    }                                                                               \
-    Target static void set_row(const float* x, float a, float* to,                  \
-                               std::size_t size) noexcept {                         \
-      set_row_body(x, a, to, size);                                                 \
-    }                                                                               \
-    Target static void exchange(float* m, float* error, const float* rebuilt,       \
-                                std::size_t size) noexcept {                        \
-      exchange_body(m, error, rebuilt, size);                                       \
-    }                                                                               \
-    static void dot(const float* x, const float* y, std::size_t size,               \
-                    float* lanes) noexcept;                                         \
+// What is added to M before it is multiplied: nothing, the sum, the sum less P Qᵀ.
+enum class Sum { none, plain, less_last };
+
+template <std::size_t kRank>
+struct Bodies {
+  template <Sum kSum, class Value>
+  BRIGADE_BODY static void value_at(const float* m, float* sum, const float* last_p,
+                                    const float* last_qt, std::size_t columns,
+                                    std::size_t j, Value& value) {
+    std::memcpy(&value, m + j, sizeof value);
+    if constexpr (kSum == Sum::none) return;
+    Value error;
+    std::memcpy(&error, sum + j, sizeof error);
+    if constexpr (kSum == Sum::less_last) {
+      Value last;
+      product_at<kRank>(last_p, last_qt, columns, j, last);
+      error -= last;
+    }
+    value += error;
+    std::memcpy(sum + j, &value, sizeof value);
+  }
+
+  template <Sum kSum>
+  BRIGADE_BODY static void project(LowRankShape shape, const float* m, float* sum,
+                                   const float* last_p, const float* last_qt,
+                                   const float* qt, float* p) {
+    const std::size_t columns = shape.columns, whole = columns - columns % kLanes;
+    for (std::size_t row = 0; row < shape.rows; ++row) {
+      float last[kRank];
+      if constexpr (kSum == Sum::less_last) std::copy_n(last_p, kRank, last);
+      Lanes lanes[kRank] = {};
+      for (std::size_t j = 0; j < whole; j += kLanes) {
+        Lanes value;
+        value_at<kSum>(m, sum, last, last_qt, columns, j, value);
+        for (std::size_t k = 0; k < kRank; ++k) {
+          Lanes q;
+          load(qt + k * columns + j, q);
+          lanes[k] += value * q;
+        }
+      }
+      float ends[kRank][kLanes];
+      for (std::size_t k = 0; k < kRank; ++k) store(lanes[k], ends[k]);
+      for (std::size_t j = whole; j < columns; ++j) {
+        float value;
+        value_at<kSum>(m, sum, last, last_qt, columns, j, value);
+        for (std::size_t k = 0; k < kRank; ++k) {
+          ends[k][j % kLanes] += value * qt[k * columns + j];
+        }
+      }
+      for (std::size_t k = 0; k < kRank; ++k) {
+        float total = 0;
+        for (float lane : ends[k]) total += lane;
+        p[k] = total;
+      }
+      p += kRank;
+      m += columns;
+      if constexpr (kSum != Sum::none) sum += columns;
+      if constexpr (kSum == Sum::less_last) last_p += kRank;
+    }
+  }
+
+  // QT += the products of kRows rows.
+  template <std::size_t kRows>
+  BRIGADE_BODY static void add_rows(std::size_t columns, std::size_t stride, const float* m,
+                                    const float* p, float* qt) {
+    float factors[kRows * kRank];
+    std::copy_n(p, kRows * kRank, factors);
+    std::size_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      add_rows_at<kRows, Lanes>(stride, m + j, factors, qt + j);
+    }
+    for (; j < columns; ++j) add_rows_at<kRows, float>(stride, m + j, factors, qt + j);
+  }
+  template <std::size_t kRows, class Value>
+  BRIGADE_BODY static void add_rows_at(std::size_t stride, const float* m,
+                                       const float* factors, float* qt) {
+    Value values[kRows];
+    for (std::size_t i = 0; i < kRows; ++i) {
+      std::memcpy(&values[i], m + i * stride, sizeof(Value));
+    }
+    for (std::size_t k = 0; k < kRank; ++k) {
+      Value total;
+      std::memcpy(&total, qt + k * stride, sizeof total);
+      for (std::size_t i = 0; i < kRows; ++i) total += values[i] * factors[i * kRank + k];
+      std::memcpy(qt + k * stride, &total, sizeof total);
+    }
+  }
+
+  BRIGADE_BODY static void project_back(LowRankShape shape, std::size_t stride,
+                                        const float* m, const float* p, float* qt) {
+    for (std::size_t k = 0; k < kRank; ++k) {
+      std::fill(qt + k * stride, qt + k * stride + shape.columns, 0.0f);
+    }
+    std::size_t row = 0;
+    for (; row + kRowsAtOnce <= shape.rows; row += kRowsAtOnce) {
+      add_rows<kRowsAtOnce>(shape.columns, stride, m + row * stride, p + row * kRank, qt);
+    }
+    for (; row < shape.rows; ++row) {
+      add_rows<1>(shape.columns, stride, m + row * stride, p + row * kRank, qt);
+    }
+  }
+
+  BRIGADE_BODY static void rebuild(LowRankShape shape, float* m, const float* p,
+                                   const float* qt) {
+    const std::size_t columns = shape.columns, whole = columns - columns % kLanes;
+    for (std::size_t row = 0; row < shape.rows; ++row) {
+      float factors[kRank];
+      std::copy_n(p, kRank, factors);
+      for (std::size_t j = 0; j < whole; j += kLanes) {
+        Lanes value;
+        product_at<kRank>(factors, qt, columns, j, value);
+        store(value, m + j);
+      }
+      for (std::size_t j = whole; j < columns; ++j) {
+        product_at<kRank>(factors, qt, columns, j, m[j]);
+      }
+      p += kRank;
+      m += columns;
+    }
+  }
+};
+
+// ---- instruction sets -------------------------------------------------------------------
+
+#define BRIGADE_LOW_RANK_VARIANT(Name, Target)                                            \
+  template <std::size_t kRank>                                                            \
+  struct Name {                                                                           \
+    using Body = Bodies<kRank>;                                                           \
+    Target static void project(LowRankShape shape, const float* m, const float* qt,       \
+                               float* p) noexcept {                                       \
+      Body::template project<Sum::none>(shape, m, nullptr, nullptr, nullptr, qt, p);      \
+    }                                                                                     \
+    Target static void add(LowRankShape shape, const float* m, float* sum,                \
+                           const float* qt, float* p) noexcept {                          \
+      Body::template project<Sum::plain>(shape, m, sum, nullptr, nullptr, qt, p);         \
+    }                                                                                     \
+    Target static void add_less(LowRankShape shape, const float* m, float* sum,           \
+                                const float* last_p, const float* last_qt,                \
+                                const float* qt, float* p) noexcept {                     \
+      Body::template project<Sum::less_last>(shape, m, sum, last_p, last_qt, qt, p);      \
+    }                                                                                     \
+    Target static void project_back(LowRankShape shape, std::size_t stride,               \
+                                    const float* m, const float* p, float* qt) noexcept { \
+      Body::project_back(shape, stride, m, p, qt);                                        \
+    }                                                                                     \
+    Target static void rebuild(LowRankShape shape, float* m, const float* p,              \
+                               const float* qt) noexcept {                                \
+      Body::rebuild(shape, m, p, qt);                                                     \
+    }                                                                                     \
   }
 BRIGADE_LOW_RANK_VARIANT(Portable, );
 BRIGADE_LOW_RANK_VARIANT(Avx2, BRIGADE_AVX2);
 BRIGADE_LOW_RANK_VARIANT(Avx512, BRIGADE_AVX512);
 #undef BRIGADE_LOW_RANK_VARIANT
 
-void Portable::dot(const float* x, const float* y, std::size_t size,
-                   float* lanes) noexcept {
-  dot_body(x, y, size, lanes);
-}
-#if defined(__x86_64__)
-// Compilers keep the lanes in memory; these keep them in registers.
-BRIGADE_AVX2 void Avx2::dot(const float* x, const float* y, std::size_t size,
-                            float* lanes) noexcept {
-  __m256 low = _mm256_loadu_ps(lanes), high = _mm256_loadu_ps(lanes + 8);
-  std::size_t j = 0;
-  for (; j + kLanes <= size; j += kLanes) {
-    low = _mm256_add_ps(low, _mm256_mul_ps(_mm256_loadu_ps(x + j), _mm256_loadu_ps(y + j)));
-    high = _mm256_add_ps(
-        high, _mm256_mul_ps(_mm256_loadu_ps(x + j + 8), _mm256_loadu_ps(y + j + 8)));
-  }
-  _mm256_storeu_ps(lanes, low);
-  _mm256_storeu_ps(lanes + 8, high);
-  dot_body(x + j, y + j, size - j, lanes);
-}
-BRIGADE_AVX512 void Avx512::dot(const float* x, const float* y, std::size_t size,
-                                float* lanes) noexcept {
-  __m512 sum = _mm512_loadu_ps(lanes);
-  std::size_t j = 0;
-  for (; j + kLanes <= size; j += kLanes) {
-    sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_loadu_ps(x + j), _mm512_loadu_ps(y + j)));
-  }
-  _mm512_storeu_ps(lanes, sum);
-  dot_body(x + j, y + j, size - j, lanes);
-}
-#else
-void Avx2::dot(const float* x, const float* y, std::size_t size, float* lanes) noexcept {
-  dot_body(x, y, size, lanes);
-}
-void Avx512::dot(const float* x, const float* y, std::size_t size, float* lanes) noexcept {
-  dot_body(x, y, size, lanes);
-}
-#endif
-
-// ---- whole matrices
-// ----------------------------------------------------------------------------
-
-// body(first column, columns) for each piece of a row.
-template <class Body>
-BRIGADE_BODY void for_pieces(std::size_t columns, Body body) {
-  for (std::size_t at = 0; at < columns; at += kPiece) {
-    body(at, std::min(kPiece, columns - at));
-  }
+// body(Variant<rank>()).
+template <template <std::size_t> class Variant, class Body>
+void with_rank(std::size_t rank, Body body) noexcept {
+  static_assert(kMostRank == 4);
+  if (rank == 1) return body(Variant<1>());
+  if (rank == 2) return body(Variant<2>());
+  if (rank == 3) return body(Variant<3>());
+  body(Variant<4>());
 }
 
-template <class Variant>
-void project(LowRankShape shape, float* m, const float* error, const float* qt,
-             float* p) noexcept {
-  const std::size_t columns = shape.columns;
-  for (std::size_t row = 0; row < shape.rows; ++row) {
-    float lanes[kMostRank][kLanes] = {};
-    for_pieces(columns, [&](std::size_t at, std::size_t size) {
-      float* piece = m + row * columns + at;
-      if (error) Variant::add(piece, error + row * columns + at, size);
-      for (std::size_t k = 0; k < shape.rank; ++k) {
-        Variant::dot(piece, qt + k * columns + at, size, lanes[k]);
-      }
-    });
-    for (std::size_t k = 0; k < shape.rank; ++k) {
-      float sum = 0;
-      for (float lane : lanes[k]) sum += lane;
-      p[row * shape.rank + k] = sum;
-    }
-  }
-}
-
-template <class Variant>
-void project_back(LowRankShape shape, const float* m, const float* p, float* qt) noexcept {
-  const auto [rows, columns, rank] = shape;
-  std::fill(qt, qt + rank * columns, 0.0f);
-  std::size_t row = 0;
-  for (; row + kRowsAtOnce <= rows; row += kRowsAtOnce) {
-    for_pieces(columns, [&, rows = row](std::size_t at, std::size_t size) {
-      for (std::size_t k = 0; k < shape.rank; ++k) {
-        float a[kRowsAtOnce];
-        for (std::size_t i = 0; i < kRowsAtOnce; ++i) a[i] = p[(rows + i) * shape.rank + k];
-        Variant::add_rows(m + rows * shape.columns + at, shape.columns, a,
-                          qt + k * shape.columns + at, size);
-      }
-    });
-  }
-  for (; row < rows; ++row) {
-    for (std::size_t k = 0; k < rank; ++k) {
-      Variant::add_row(m + row * columns, p[row * rank + k], qt + k * columns, columns);
-    }
-  }
-}
-
-template <class Variant>
-void rebuild(LowRankShape shape, float* m, float* error, const float* p,
-             const float* qt) noexcept {
-  const std::size_t columns = shape.columns;
-  for (std::size_t row = 0; row < shape.rows; ++row) {
-    const float* a = p + row * shape.rank;
-    for_pieces(columns, [&](std::size_t at, std::size_t size) {
-      alignas(64) float rebuilt[kPiece];
-      Variant::set_row(qt + at, a[0], rebuilt, size);
-      for (std::size_t k = 1; k < shape.rank; ++k) {
-        Variant::add_row(qt + k * columns + at, a[k], rebuilt, size);
-      }
-      float* piece = m + row * columns + at;
-      if (error) {
-        Variant::exchange(piece, error + row * columns + at, rebuilt, size);
-      } else {
-        std::copy(rebuilt, rebuilt + size, piece);
-      }
-    });
-  }
-}
-
-template <class Variant>
-constexpr LowRankKernels kKernels{project<Variant>, project_back<Variant>,
-                                  rebuild<Variant>};
+template <template <std::size_t> class Variant>
+constexpr LowRankKernels kKernels{
+    .project =
+        [](LowRankShape shape, const float* m, const float* qt, float* p) noexcept {
+          with_rank<Variant>(shape.rank,
+                             [&](auto variant) { variant.project(shape, m, qt, p); });
+        },
+    .feed_back =
+        [](LowRankShape shape, const float* m, float* sum, const float* last_p,
+           const float* last_qt, const float* qt, float* p) noexcept {
+          with_rank<Variant>(shape.rank, [&](auto variant) {
+            if (last_p == nullptr) return variant.add(shape, m, sum, qt, p);
+            variant.add_less(shape, m, sum, last_p, last_qt, qt, p);
+          });
+        },
+    .project_back =
+        [](LowRankShape shape, std::size_t stride, const float* m, const float* p,
+           float* qt) noexcept {
+          with_rank<Variant>(shape.rank, [&](auto variant) {
+            variant.project_back(shape, stride, m, p, qt);
+          });
+        },
+    .rebuild =
+        [](LowRankShape shape, float* m, const float* p, const float* qt) noexcept {
+          with_rank<Variant>(shape.rank,
+                             [&](auto variant) { variant.rebuild(shape, m, p, qt); });
+        }};
 
 }  // namespace
 

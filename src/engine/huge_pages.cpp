@@ -1,0 +1,70 @@
+#include "engine/huge_pages.h"
+
+#include <ATen/ATen.h>
+
+#include <fstream>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace brigade::engine {
+namespace {
+
+constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+
+uintptr_t round_up(uintptr_t address) {
+  return (address + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+#if defined(__linux__)
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+
+// MADV_COLLAPSE itself does not ask.
+bool allowed() {
+  static const bool answer = [] {
+    std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+    std::string setting;
+    return std::getline(file, setting) && setting.find("[never]") == std::string::npos;
+  }();
+  return answer;
+}
+
+void advise(uintptr_t begin, uintptr_t end) {
+  void* const memory = reinterpret_cast<void*>(begin);
+  // Each is a wish: kernels without it say no, and nothing is lost.
+  madvise(memory, end - begin, MADV_HUGEPAGE);
+  madvise(memory, end - begin, kCollapse);
+}
+#else
+bool allowed() { return false; }
+void advise(uintptr_t, uintptr_t) {}
+#endif
+
+}  // namespace
+
+void prefer_huge_pages(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_sparse() || !tensor.is_cpu() ||
+      !tensor.is_contiguous()) {
+    return;
+  }
+  const auto memory = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  const uintptr_t begin = round_up(memory);
+  const uintptr_t end = (memory + tensor.nbytes()) / kHugePage * kHugePage;
+  if (begin < end && allowed()) advise(begin, end);
+}
+
+at::Tensor empty_in_huge_pages(const at::Tensor& like) {
+  if (!like.is_cpu() || like.nbytes() < kHugePage || !allowed()) {
+    return at::empty(like.sizes(), like.options());
+  }
+  const auto item = static_cast<int64_t>(like.element_size());
+  const at::Tensor room =
+      at::empty(like.numel() + static_cast<int64_t>(kHugePage) / item, like.options());
+  const auto memory = reinterpret_cast<uintptr_t>(room.const_data_ptr());
+  const auto skipped = static_cast<int64_t>(round_up(memory) - memory) / item;
+  at::Tensor tensor = room.narrow(0, skipped, like.numel()).view(like.sizes());
+  prefer_huge_pages(tensor);
+  return tensor;
+}
+
+}  // namespace brigade::engine
