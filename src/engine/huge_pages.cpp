@@ -53,16 +53,17 @@ void prefer_huge_pages(const at::Tensor& tensor) {
   if (begin < end && allowed()) advise(begin, end);
 }
 
-at::Tensor empty_in_huge_pages(const at::Tensor& like) {
-  if (!like.is_cpu() || like.nbytes() < kHugePage || !allowed()) {
-    return at::empty(like.sizes(), like.options());
+at::Tensor empty_in_huge_pages(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const auto item = static_cast<int64_t>(options.dtype().itemsize());
+  const int64_t length = c10::multiply_integers(sizes);
+  const auto page = static_cast<int64_t>(kHugePage) / item;
+  if (!options.device().is_cpu() || length < page || !allowed()) {
+    return at::empty(sizes, options);
   }
-  const auto item = static_cast<int64_t>(like.element_size());
-  const at::Tensor room =
-      at::empty(like.numel() + static_cast<int64_t>(kHugePage) / item, like.options());
+  const at::Tensor room = at::empty(length + page, options);
   const auto memory = reinterpret_cast<uintptr_t>(room.const_data_ptr());
   const auto skipped = static_cast<int64_t>(round_up(memory) - memory) / item;
-  at::Tensor tensor = room.narrow(0, skipped, like.numel()).view(like.sizes());
+  at::Tensor tensor = room.narrow(0, skipped, length).view(sizes);
   prefer_huge_pages(tensor);
   return tensor;
 }

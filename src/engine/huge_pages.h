@@ -10,8 +10,7 @@ namespace brigade::engine {
 // "madvise"). Contents stay; takes about as long as a copy. Otherwise does nothing.
 void prefer_huge_pages(const at::Tensor& tensor);
 
-// Dense, contiguous, in shape, dtype and device of `like`, with any content; large ones
-// begin with a large page.
-at::Tensor empty_in_huge_pages(const at::Tensor& like);
+// As at::empty; large ones on the CPU begin with a large page.
+at::Tensor empty_in_huge_pages(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace brigade::engine

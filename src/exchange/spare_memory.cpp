@@ -21,9 +21,7 @@ at::Tensor SpareMemory::take(int64_t bytes, at::Device device) {
     // what was kept for the old ones goes, one for one.
     if (!spare_.empty()) spare_.erase(spare_.begin());
   }
-  at::Tensor fresh = at::empty(bytes, options);
-  engine::prefer_huge_pages(fresh);
-  return fresh;
+  return engine::empty_in_huge_pages(bytes, options);
 }
 
 void SpareMemory::give_back(at::Tensor memory) {

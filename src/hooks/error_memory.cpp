@@ -30,7 +30,7 @@ bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
   for (size_t index = 0; index < bucket.names().size(); ++index) {
     const auto found = errors_.find(bucket.names()[index]);
     if (found == errors_.end() || !found->second.is_alias_of(flat) ||
-        found->second.storage_offset() != begin) {
+        found->second.storage_offset() - flat.storage_offset() != begin) {
       return false;
     }
     begin += bucket.parameters()[index].numel();
@@ -39,8 +39,9 @@ bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
 }
 
 at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
-  at::Tensor flat = at::zeros_like(bucket.buffer(), at::kFloat);
-  engine::prefer_huge_pages(flat);
+  at::Tensor flat = engine::empty_in_huge_pages(bucket.buffer().sizes(),
+                                                bucket.buffer().options().dtype(at::kFloat))
+                        .zero_();
   int64_t begin = 0;
   for (size_t index = 0; index < bucket.names().size(); ++index) {
     at::Tensor view = flat.narrow(0, begin, bucket.parameters()[index].numel());

@@ -205,7 +205,8 @@ void PowerSGD::project(Group& group) {
     const low_rank::Residuals errors = errors_of(group);
     for (low_rank::Residual* error : errors) {
       if (!error->sum.defined())
-        error->sum = engine::empty_in_huge_pages(group.m[0]).zero_();
+        error->sum =
+            engine::empty_in_huge_pages(group.m[0].sizes(), group.m.options()).zero_();
     }
     return low_rank::project(group.m, errors, group.q, group.p);
   }

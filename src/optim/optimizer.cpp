@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "engine/huge_pages.h"
+
 namespace brigade::optim {
 namespace {
 
@@ -54,7 +56,10 @@ Slots& Optimizer::slots_of(const at::Tensor& parameter) {
 at::Tensor& Optimizer::slot(Slots& slots, size_t index, double fill) {
   at::Tensor& tensor = slots.tensors[index];
   if (!tensor.defined()) {
-    tensor = at::full_like(slots.parameter, fill, at::TensorOptions().requires_grad(false));
+    const auto options = slots.parameter.options().requires_grad(false);
+    tensor = slots.parameter.is_contiguous()
+                 ? engine::empty_in_huge_pages(slots.parameter.sizes(), options).fill_(fill)
+                 : at::full_like(slots.parameter, fill, options);
   }
   return tensor;
 }

@@ -27,7 +27,7 @@ TEST(HugePages, NewMemoryHasTheShapeAndCanBeWritten) {
   run_ranks(1, [](ProcessGroup) {
     for (int64_t rows : {0, 1, 700, 3001}) {
       const at::Tensor like = at::ones({rows, 1001}, at::kDouble);
-      at::Tensor tensor = empty_in_huge_pages(like);
+      at::Tensor tensor = empty_in_huge_pages(like.sizes(), like.options());
       EXPECT_EQ(tensor.sizes(), like.sizes());
       EXPECT_EQ(tensor.scalar_type(), at::kDouble);
       EXPECT_TRUE(tensor.is_contiguous());
