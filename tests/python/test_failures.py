@@ -129,7 +129,7 @@ def many_lives(count):
     from brigade import default_hooks, powerSGD_hook
 
     order = random.Random(1)  # the same on all ranks
-    for number, what in zip(range(count), itertools.cycle(("native", "called", "powersgd", "unused"))):
+    for number, what in zip(range(count), itertools.cycle(("native", "called", "powersgd", "unused", "diloco", "local", "zero"))):
         group = dist.new_group(list(range(dist.get_world_size())))
         state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=0)
         model = DistributedDataParallel(small_net(layers=2), process_group=group, bucket_cap_mb=0.002)
@@ -137,9 +137,21 @@ def many_lives(count):
             model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif what == "called":
             model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        elif what == "diloco":
+            state = brigade.DiLoCo(model.module, torch.optim.SGD(model.parameters(), 0.1), group, period=2, delay=1, hook="int8")
+        elif what == "local":
+            state = brigade.LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), levels={2: 1, 3: dist.get_world_size()})
+        elif what == "zero":
+            state = brigade.apply_zero_in_backward(model, "adam")
         else:
             brigade.set_hook(model, "int8")
-        if what != "unused":
+        if what in ("diloco", "local"):
+            for again in range(3):  # an exchange of DiLoCo's is under way when it ends
+                model.module(rows(again)).sum().backward()
+                state.step()
+        elif what == "zero":
+            model(rows()).sum().backward()
+        elif what != "unused":
             for again in range(2):
                 step(model, rows(again))
         things = {"group": group, "model": model, "state": state}
@@ -156,8 +168,8 @@ def many_lives(count):
 
 
 def test_a_hundred_lives_end_in_any_order(ranks):
-    ranks(2, many_lives, 8)
-    before = ranks(2, many_lives, 8)
+    ranks(2, many_lives, 7)
+    before = ranks(2, many_lives, 7)
     after = ranks(2, many_lives, 100)
     for (_, few), (_, many) in zip(before, after):
         assert many <= few + 4, f"threads grew from {few} to {many}"
@@ -174,8 +186,10 @@ SCRIPT = textwrap.dedent("""
         dist.init_process_group("gloo", store=dist.PrefixStore(end, store), rank=rank, world_size=2)
         model = DistributedDataParallel(torch.nn.Linear(8, 8))
         brigade.set_hook(model, "int8")
+        diloco = brigade.DiLoCo(model.module, brigade.optim.SGD(), period=2, delay=1)
         for _ in range(3):
             model(torch.ones(2, 8)).sum().backward()
+            diloco.step()
         if end == "destroy first":
             dist.destroy_process_group()
             del model
