@@ -174,7 +174,7 @@ def exact_averaging(levels, warmup, steps):
             if dist.get_rank() in members:
                 groups[period] = (group, size)
     for number in range(steps):
-        local_step(net, rows(number).double())
+        local_step(net, rows(number).double(), lr=1.0)
         due = [period for period in levels if number % period == 0]
         if number >= warmup and due:
             group, size = groups[max(due)]
@@ -194,7 +194,8 @@ def averaged(levels, warmup):
                  averagers.PeriodicModelAverager(period, warmup, dist.group.WORLD)]
     for averager in made:
         net = small_net()
-        optimizer = PostLocalSGDOptimizer(torch.optim.SGD(net.parameters(), 0.05), averager)
+        # Large steps: a mean at the wrong step shows.
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD(net.parameters(), 1.0), averager)
         for number in range(11):
             net.zero_grad()
             net(rows(number)).square().mean().backward()
