@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "brigade/launch.h"
 #include "brigade/process_group.h"
+#include "launch/worker_family.h"
 #include "support/command.h"
 
 namespace brigade {
@@ -178,6 +180,23 @@ TEST(Launch, TheWallLimitEndsTheJob) {
       failure_of(2, [](int) { pause(); }, {.wall = std::chrono::milliseconds(200)});
   EXPECT_EQ(error.exit_code(), 124);
   EXPECT_FALSE(error.failure());
+}
+
+// The launcher looks at all processes of the host for those of the job.
+TEST(Launch, OtherProcessesThatEndMeanwhileDoNoHarm) {
+  const pid_t busy = fork();
+  if (busy == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      if (child > 0) waitpid(child, nullptr, 0);
+    }
+  }
+  const launching::WorkerFamily family("none");
+  for (int round = 0; round < 500; ++round) EXPECT_NO_THROW(family.living());
+  kill(busy, SIGKILL);
+  waitpid(busy, nullptr, 0);
 }
 
 TEST(Launch, AFunctionIsRefusedInAProcessWithThreads) {

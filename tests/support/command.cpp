@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -47,9 +46,17 @@ int text_as_stdin(const std::string& text) {
   return fd;
 }
 
+// Empty if there is none. Not by a stream, which throws when the process that a file of
+// /proc is about ends between the opening and the reading.
 std::string read_whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return text;
+  char buffer[4096];
+  for (ssize_t count; (count = read(file, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(count));
+  close(file);
+  return text;
 }
 
 }  // namespace
