@@ -204,6 +204,18 @@ def optimizer_memory():
     return table
 
 
+def zero_memory():
+    """Peak memory of Adam on every rank and of ZeRO's forms, beyond the model's, in multiples of the gradients (100 MB)."""
+    gradients = 25 * 4 * (1024 * 1024 + 1024)
+    print("\npeak memory beyond the model, Adam, bucket views, 100 MB of gradients, 2 ranks:")
+    table = {}
+    for optimizer in ("adam_after", "adam_zero", "adam_zero_interleaved", "adam_zero_last", "adam_zero_step"):
+        bound = tolerance("none") if optimizer in ("adam_after", "adam_zero_step") else STEP_TOLERANCE
+        table[optimizer] = memory_of("brigade", MB100 + [f"optimizer={optimizer}"], bound=bound) / gradients
+        print(f"  {optimizer:<40} {table[optimizer]:6.2f} x the gradients", flush=True)
+    return table
+
+
 def codec_rows(report):
     program = BUILD / "bin/codec_bench"
     if not program.exists():
@@ -247,9 +259,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each job (default 7)")
     parser.add_argument("--only", default="", help="parts to run, by comma: codec,ddp,memory,hooks,link,python,"
-                        "optimizer,zero,hook_memory,optimizer_memory")
+                        "optimizer,zero,hook_memory,optimizer_memory,zero_memory")
     options = parser.parse_args()
-    report, here, memory, steps = Report(), machine(), {}, {}
+    report, here, memory, steps, sharded = Report(), machine(), {}, {}, {}
     print(f"{here['cpu']}, {here['cores']} cores, Linux {here['kernel']}, torch {here['torch']}, "
           f"load {here['load'][0]:.1f}\n")
     print(f"{'':<60}{'ours':>9} {'other':>9}      ratio  target  verdict  over the rounds; of the quickest tenth")
@@ -260,7 +272,8 @@ def main():
              "optimizer": lambda: optimizer_rows(report, options.rounds),
              "zero": lambda: zero_rows(report, options.rounds),
              "hook_memory": lambda: memory.update(hook_memory()),
-             "optimizer_memory": lambda: steps.update(optimizer_memory())}
+             "optimizer_memory": lambda: steps.update(optimizer_memory()),
+             "zero_memory": lambda: sharded.update(zero_memory())}
     wanted = [part for part in options.only.split(",") if part] or list(parts)
     unknown = set(wanted) - set(parts)
     if unknown:
@@ -275,7 +288,7 @@ def main():
     results = ROOT / "build/bench/results.json"
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps({"machine": here, "rows": report.rows, "hook_memory": memory,
-                                   "optimizer_memory": steps, "wrong": wrong}, indent=1))
+                                   "optimizer_memory": steps, "zero_memory": sharded, "wrong": wrong}, indent=1))
     missed = [row["what"] for row in report.rows if row["verdict"] == "MISSED"]
     print(f"\n{len(report.rows)} rows, {len(missed)} missed; load {here['load_after'][0]:.1f}; {results.relative_to(ROOT)}")
     for what in missed:

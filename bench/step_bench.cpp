@@ -6,9 +6,11 @@
 // optimizer=sgd or adam steps torch's after the backward pass, sgd_in_backward or
 // adam_in_backward brigade's in it, adam_after brigade's after it. adam_zero (the hook
 // "zero"), adam_zero_interleaved, adam_zero_last and adam_zero_step (after the backward
-// pass) spread its state over the ranks. torch_step.py is the same in Python: same
-// arguments but for the optimizer, same commands, same answers. Reads commands from stdin,
-// one a line, equal on all ranks, and answers each with one line of JSON:
+// pass) spread its state over the ranks; with _sharded the first two hooks divide buckets,
+// and adam_zero_views is adam_zero_step with parameters as bucket views. torch_step.py is
+// the same in Python: same arguments but for the optimizer, same commands, same answers.
+// Reads commands from stdin, one a line, equal on all ranks, and answers each with one line
+// of JSON:
 //   turn N      trains N steps; seconds of every step and of its backward pass
 //   verify      one pass against the exact mean of the ranks' gradients, or a step with it
 //   hook SPEC   another hook from now on; "none": the Reducer's own all-reduce
@@ -116,9 +118,11 @@ class Trainer {
     auto inner = spec == "none" ? nullptr : brigade::make_hook(spec);
     if (zero_ && sharded_) {
       if (!inner) inner = brigade::make_hook("allreduce");
-      inner = zero_form_ == "last"
-                  ? brigade::optim::hook_with_zero_step(inner, ddp_, zero_)
-                  : brigade::optim::hook_with_zero_step_interleaved(inner, ddp_, zero_);
+      const bool sharded = zero_form_.ends_with("_sharded");
+      inner = zero_form_.starts_with("last")
+                  ? brigade::optim::hook_with_zero_step(inner, ddp_, zero_, sharded)
+                  : brigade::optim::hook_with_zero_step_interleaved(inner, ddp_, zero_,
+                                                                    sharded);
     }
     ddp_->set_hook(inner);
   }
@@ -198,10 +202,12 @@ class Trainer {
       return;
     }
     if (name.starts_with("adam_zero_")) {
-      zero_ = std::make_shared<bo::ZeroRedundancyOptimizer>(ddp_, "adam");
-      zero_->set_lr(kLr);
       zero_form_ = name.substr(10);
-      if (zero_form_ != "step") sharded_ = zero_;
+      const bool views = zero_form_ == "views";
+      zero_ = std::make_shared<bo::ZeroRedundancyOptimizer>(
+          ddp_, "adam", bo::ZeroOptions{.parameters_as_bucket_view = views});
+      zero_->set_lr(kLr);
+      if (zero_form_ != "step" && !views) sharded_ = zero_;
       return;
     }
     if (place == std::string::npos) {

@@ -150,11 +150,11 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
       copy_back(to, output)}));
 }
 
-// `parts`: how much goes to each rank; empty: the same to all.
-Transfer exchange(std::vector<int64_t> parts) {
-  return [parts = std::move(parts)](c10d::ProcessGroup& group, at::Tensor& to,
-                                    at::Tensor& from) mutable {
-    return group.alltoall_base(to, from, parts, parts);
+// How much goes to each rank, and comes from it; both empty: the same for all.
+Transfer exchange(std::vector<int64_t> to, std::vector<int64_t> from) {
+  return [to = std::move(to), from = std::move(from)](
+             c10d::ProcessGroup& group, at::Tensor& output, at::Tensor& input) mutable {
+    return group.alltoall_base(output, input, from, to);
   };
 }
 
@@ -173,7 +173,7 @@ Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
   TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
               " elements can't be divided among ", size(), " ranks");
   return transfer(*lane_, input, output, payload_bytes(input) * (size() - 1) / size(),
-                  exchange({}));
+                  exchange({}, {}));
 }
 
 Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output) {
@@ -184,7 +184,18 @@ Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output
   std::vector<int64_t> parts(static_cast<size_t>(comm.size()), input.numel() / others);
   parts[static_cast<size_t>(comm.rank())] = 0;
   return transfer(Comm::Lane::of(comm), input, output, payload_bytes(input),
-                  exchange(std::move(parts)));
+                  exchange(parts, parts));
+}
+
+Collective engine::exchange_parts(Comm& comm, at::Tensor input, std::vector<int64_t> to,
+                                  at::Tensor output, std::vector<int64_t> from) {
+  check("exchange_parts", input);
+  check("exchange_parts", output);
+  const int64_t kept = to.at(static_cast<size_t>(comm.rank()));
+  const int64_t sent =
+      payload_bytes(input) - kept * static_cast<int64_t>(input.element_size());
+  return transfer(Comm::Lane::of(comm), input, output, sent,
+                  exchange(std::move(to), std::move(from)));
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {

@@ -1,5 +1,6 @@
 #include "brigade/optim/local_sgd.h"
 
+#include "ddp/core_state.h"
 #include "optim/local_training.h"
 
 namespace brigade::optim {
@@ -15,6 +16,10 @@ struct LocalSGD::State {
 LocalSGD::LocalSGD(DdpCore& core, InnerStep step, LocalSGDOptions options, int)
     : state_(std::make_unique<State>(core, std::move(step), options)) {
   core.set_hook(state_->training.hook());
+  state_->training.watch_for_join([model = core.state().weak_from_this()] {
+    const auto alive = model.lock();
+    return alive && alive->joining;
+  });
 }
 
 LocalSGD::~LocalSGD() = default;

@@ -41,6 +41,7 @@ struct LocalTraining::Shared {
   // Backward passes since the owner's last step.
   int64_t passes = 0;
   bool owned = true;
+  std::function<bool()> joining;
 };
 
 // The model's hook. The owner's count of steps decides what is local, and a loop that
@@ -59,6 +60,7 @@ class LocalTraining::OwnedHook : public Hook {
   }
   void begin_pass(const HookPass& pass) override {
     check_owner();
+    check_join();
     if (pass.complete) ++shared_->passes;
     local_->set_iteration(shared_->averager->step());
     local_->begin_pass(pass);
@@ -70,6 +72,12 @@ class LocalTraining::OwnedHook : public Hook {
   void check_dtype(at::ScalarType dtype) const override { local_->check_dtype(dtype); }
 
  private:
+  void check_join() const {
+    if (!shared_->joining || !shared_->joining()) return;
+    throw ConfigError(
+        "LocalSGD can't go with join(): ranks that have no more input would miss the steps "
+        "at which the parameters are averaged; give every rank as many inputs");
+  }
   void check_owner() const {
     if (!shared_->owned) {
       throw Error(
@@ -107,6 +115,10 @@ bool LocalTraining::is_local() const { return averager_->step() >= shared_->warm
 void LocalTraining::after_step(const std::vector<at::Tensor>& parameters) {
   averager_->average_parameters(parameters);
   shared_->passes = 0;
+}
+
+void LocalTraining::watch_for_join(std::function<bool()> joining) {
+  shared_->joining = std::move(joining);
 }
 
 void LocalTraining::set_steps(int64_t steps) {

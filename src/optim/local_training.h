@@ -1,5 +1,6 @@
 // What LocalSGD has of a model, whoever drives that: DdpCore, or Python's DDP.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,9 @@ class LocalTraining {
   // Collective: averages the parameters if it is time.
   void after_step(const std::vector<at::Tensor>& parameters);
   void set_steps(int64_t steps);
+  // The hook throws ConfigError in a pass for which this says true. Ranks that have ended
+  // ask, too.
+  void watch_for_join(std::function<bool()> joining);
 
  private:
   struct Shared;

@@ -3,23 +3,17 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 #include <numeric>
 #include <sstream>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "optim/zero_flat.h"
+#include "ddp/core_state.h"
 #include "optim/zero_parcels.h"
+#include "optim/zero_send.h"
 #include "optim/zero_text.h"
 
 namespace brigade::optim {
 namespace {
-
-// Of a copy that is sent, unless a parameter is larger; memory on top of the model.
-constexpr int64_t kMessageBytes = int64_t{8} << 20;
-// Broadcasts under way at once: while one is on the wire others are filled and emptied.
-constexpr size_t kInFlight = 2;
 
 std::vector<at::Tensor> tensors_of(const NamedParameters& parameters) {
   std::vector<at::Tensor> tensors;
@@ -56,17 +50,8 @@ std::vector<ZeroGroup> trained_by(const DdpCore& core, ShardFactory optimizer) {
 
 // ---- ZeroRedundancyOptimizer ------------------------------------------------------------
 
-struct ZeroRedundancyOptimizer::Flats {
-  std::vector<Flat> flats;
-  std::vector<at::Tensor> buffers;  // with bucket views, one each
-
-  bool settled() const {
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      for (const at::Tensor& parameter : flats[i].parameters)
-        if (!parameter.is_alias_of(buffers[i])) return false;
-    }
-    return true;
-  }
+struct ZeroRedundancyOptimizer::Flats : FlatSender {
+  using FlatSender::FlatSender;
 };
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<ZeroGroup> groups,
@@ -81,7 +66,9 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<ZeroGroup> groups,
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DdpCore& core, ShardFactory optimizer,
                                                  ZeroOptions options)
     : ZeroRedundancyOptimizer(trained_by(core, std::move(optimizer)), core.group(),
-                              options) {}
+                              options) {
+  model_ = core.state().weak_from_this();
+}
 
 ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
 
@@ -115,7 +102,7 @@ void ZeroRedundancyOptimizer::take_in(ZeroGroup given) {
   }
   groups_.push_back(
       {std::move(given.parameters), std::move(given.optimizer), std::move(local)});
-  flats_.reset();
+  if (flats_) flats_->forget();
 }
 
 void ZeroRedundancyOptimizer::agree() const {
@@ -148,9 +135,19 @@ int64_t ZeroRedundancyOptimizer::share(int rank) const {
 
 void ZeroRedundancyOptimizer::step() {
   at::NoGradGuard no_grad;
+  if (const auto model = model_.lock(); model && model->joining) {
+    throw ConfigError(
+        "ZeroRedundancyOptimizer::step can't be called inside of join(): ranks that have "
+        "no more input do not call it, and the others would wait for them; use "
+        "hook_with_zero_step, hook_with_zero_step_interleaved or apply_zero_in_backward");
+  }
+  // First all of them: on a machine that is busy with its own ranks' messages stepping one
+  // while another is sent gained nothing.
   for (const at::Tensor& parameter : parameters_)
     if (parameter.grad().defined()) step_own(parameter, parameter.grad());
-  send_parameters();
+  if (group_.size() == 1) return;
+  lay_flat();
+  flats_->send();
 }
 
 void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) const {
@@ -164,40 +161,10 @@ void ZeroRedundancyOptimizer::step_own(const at::Tensor& parameter,
   groups_[found->second.group].local->step_param(parameter, gradient);
 }
 
-void ZeroRedundancyOptimizer::send_parameters() {
-  if (group_.size() == 1) return;
-  const bool views = options_.parameters_as_bucket_view;
-  if (!flats_ || !flats_->settled()) {
-    flats_ = std::make_unique<Flats>();
-    flats_->flats = make_flats(parameters_, owners_, views ? INT64_MAX : kMessageBytes);
-    for (const Flat& flat : flats_->flats) {
-      if (!views) break;
-      flats_->buffers.push_back(flat.empty());
-      flat.settle_in(flats_->buffers.back());
-    }
-  }
-  struct Sent {
-    const Flat* flat;
-    at::Tensor buffer;
-    c10::intrusive_ptr<c10d::Work> work;
-  };
-  std::deque<Sent> sent;
-  const auto finish_one = [&] {
-    const Sent first = std::move(sent.front());
-    sent.pop_front();
-    first.work->wait();
-    if (!views && first.flat->owner != group_.rank()) first.flat->write(first.buffer);
-  };
-  for (size_t i = 0; i < flats_->flats.size(); ++i) {
-    const Flat& flat = flats_->flats[i];
-    std::vector<at::Tensor> buffer{views ? flats_->buffers[i] : flat.empty()};
-    if (!views && flat.owner == group_.rank()) flat.read(buffer[0]);
-    c10d::BroadcastOptions options;
-    options.rootRank = flat.owner;
-    sent.push_back({&flat, buffer[0], group_.c10d()->broadcast(buffer, options)});
-    if (sent.size() == kInFlight) finish_one();
-  }
-  while (!sent.empty()) finish_one();
+void ZeroRedundancyOptimizer::lay_flat() {
+  if (!flats_) flats_ = std::make_unique<Flats>(group_);
+  if (!flats_->laid_out())
+    flats_->lay_out(parameters_, owners_, options_.parameters_as_bucket_view);
 }
 
 // ---- options
@@ -256,7 +223,7 @@ ZeroRedundancyOptimizer::Locals ZeroRedundancyOptimizer::fresh(
 void ZeroRedundancyOptimizer::become(Locals locals, std::vector<int> owners) {
   for (size_t g = 0; g < groups_.size(); ++g) groups_[g].local = std::move(locals[g]);
   owners_ = std::move(owners);
-  flats_.reset();
+  if (flats_) flats_->forget();
 }
 
 std::function<void()> ZeroRedundancyOptimizer::load_shards(

@@ -16,12 +16,13 @@ at::Tensor like(const at::Tensor& flat, int64_t offset, const at::Tensor& parame
                          flat.storage_offset() + offset);
 }
 
-Task<void> share_flat(const Flat& flat, Comm& comm) {
-  at::Tensor buffer = flat.empty();
+Task<void> share_flat(const Flat& flat, Comm& comm, const MakeFlat& make) {
+  make(flat);
+  at::Tensor message = flat.message();
   const bool mine = flat.owner == comm.rank();
-  if (mine) flat.read(buffer);
-  co_await comm.broadcast(buffer, flat.owner);
-  if (!mine) flat.write(buffer);
+  if (mine) flat.read(message);
+  co_await comm.broadcast(message, flat.owner);
+  if (!mine) flat.write(message);
 }
 
 }  // namespace
@@ -36,7 +37,12 @@ at::Tensor Flat::empty() const {
                                  .memory_format(at::MemoryFormat::Contiguous));
 }
 
+at::Tensor Flat::message() const {
+  return in_place ? flat_view(parameters.front()) : empty();
+}
+
 void Flat::read(at::Tensor buffer) const {
+  if (in_place) return;
   int64_t offset = 0;
   for (const at::Tensor& parameter : parameters) {
     like(buffer, offset, parameter).copy_(parameter.detach());
@@ -45,6 +51,11 @@ void Flat::read(at::Tensor buffer) const {
 }
 
 void Flat::write(const at::Tensor& buffer) const {
+  if (in_place) {
+    // Autograd finds out by it that a value it saved is gone.
+    parameters.front().unsafeGetTensorImpl()->bump_version();
+    return;
+  }
   int64_t offset = 0;
   for (const at::Tensor& parameter : parameters) {
     parameter.detach().copy_(like(buffer, offset, parameter));
@@ -62,12 +73,17 @@ void Flat::settle_in(at::Tensor buffer) const {
 }
 
 std::vector<Flat> make_flats(const std::vector<at::Tensor>& parameters,
-                             const std::vector<int>& owners, int64_t most) {
+                             const std::vector<int>& owners, int64_t most, int64_t alone) {
   using Kind = std::tuple<int, at::ScalarType, std::string>;
   std::map<Kind, size_t> open;  // where parameters of a kind go
   std::vector<Flat> flats;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
+    if (parameter.is_cpu() && parameter.is_non_overlapping_and_dense() &&
+        static_cast<int64_t>(parameter.nbytes()) >= alone) {
+      flats.push_back({owners[i], {parameter}, parameter.numel(), /*in_place=*/true});
+      continue;
+    }
     const Kind kind{owners[i], parameter.scalar_type(), parameter.device().str()};
     const int64_t most_elements = most / static_cast<int64_t>(parameter.dtype().itemsize());
     const auto found = open.find(kind);
@@ -83,10 +99,15 @@ std::vector<Flat> make_flats(const std::vector<at::Tensor>& parameters,
   return flats;
 }
 
-Task<void> share_flats(std::vector<Flat> flats, Comm& comm) {
+Task<void> share_flats(std::vector<Flat> flats, Comm& comm, MakeFlat make) {
+  if (comm.backend() != "gloo") {
+    // With NCCL a broadcast holds up all that comes after it.
+    for (const Flat& flat : flats) make(flat);
+    make = [](const Flat&) {};
+  }
   if (comm.size() == 1) co_return;
   co_await comm.split(static_cast<int>(flats.size()), [&](int index, Comm& lane) {
-    return share_flat(flats[static_cast<size_t>(index)], lane);
+    return share_flat(flats[static_cast<size_t>(index)], lane, make);
   });
 }
 

@@ -1,13 +1,14 @@
 // Reduce-scatter, step, all-gather.
 #include <ATen/ATen.h>
 
-#include <array>
-#include <condition_variable>
 #include <mutex>
 #include <set>
 
 #include "brigade/optim/zero_hooks.h"
 #include "ddp/core_state.h"
+#include "engine/all_to_others.h"
+#include "optim/zero_in_place.h"
+#include "optim/zero_messages.h"
 #include "optim/zero_parcels.h"
 #include "optim/zero_pieces.h"
 #include "optim/zero_step.h"
@@ -15,57 +16,6 @@
 
 namespace brigade::optim {
 namespace {
-
-// Memory for the messages of two buckets at a time, used again and again: for all of them
-// it would take what ZeRO saves.
-class MessageMemory {
- public:
-  // What one bucket has, while this lives.
-  class Lent {
-   public:
-    explicit Lent(MessageMemory& owner) : owner_(owner) {
-      std::unique_lock lock(owner.mutex_);
-      owner.returned_.wait(lock, [&] { return !owner.free_.empty(); });
-      memory_ = std::move(owner.free_.back());
-      owner.free_.pop_back();
-    }
-    Lent(const Lent&) = delete;
-    ~Lent() {
-      std::lock_guard lock(owner_.mutex_);
-      owner_.free_.push_back(std::move(memory_));
-      owner_.returned_.notify_one();
-    }
-    // Two tensors with any content. On a device, where the allocator itself keeps memory
-    // and knows the streams, new ones each time.
-    std::pair<at::Tensor, at::Tensor> take(int64_t length,
-                                           const at::TensorOptions& options) {
-      if (!options.device().is_cpu())
-        return {at::empty({length}, options), at::empty({length}, options)};
-      const int64_t bytes = length * static_cast<int64_t>(options.dtype().itemsize());
-      for (at::Tensor& each : memory_) {
-        if (!each.defined() || each.numel() < bytes) each = at::empty({bytes}, at::kByte);
-      }
-      const auto part = [&](const at::Tensor& whole) {
-        return whole.narrow(0, 0, bytes).view(c10::typeMetaToScalarType(options.dtype()));
-      };
-      return {part(memory_[0]), part(memory_[1])};
-    }
-
-   private:
-    MessageMemory& owner_;
-    std::array<at::Tensor, 2> memory_;
-  };
-  // After an error somebody may still write there.
-  void forget() {
-    std::lock_guard lock(mutex_);
-    for (auto& each : free_) each = {};
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  std::vector<std::array<at::Tensor, 2>> free_{2};
-};
 
 class ZeroHookImpl : public ZeroHook {
  public:
@@ -95,7 +45,10 @@ class ZeroHookImpl : public ZeroHook {
     for (const Group& each : groups_) text += " " + each.local->fingerprint();
     return text;
   }
-  void begin_pass(const HookPass& pass) override { pass_ = pass; }
+  void begin_pass(const HookPass& pass) override {
+    pass_ = pass;
+    messages_.trim();
+  }
   void reset() override { messages_.forget(); }  // the optimizers stay as they are
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
@@ -142,11 +95,16 @@ class ZeroHookImpl : public ZeroHook {
     for (size_t g = 0; g < groups_.size(); ++g) groups_[g].local = std::move(locals[g]);
   }
 
-  PieceLayout layout_of(const std::vector<BucketItem>& items) const;
+  std::vector<PieceLayout::Item> pieces_of(const std::vector<BucketItem>& items) const;
   Task<void> average(std::vector<BucketItem> items, at::Tensor buffer, Comm& comm) const;
-  void step(const PieceLayout& layout, const at::Tensor& chunk);
-  void step_whole(const std::vector<BucketItem>& items, const at::Tensor& buffer);
-  Task<void> step_shared(PieceLayout layout, at::Tensor buffer, Comm& comm);
+  void step(const PieceLayout::Item& item, const at::Tensor& gradient);
+  void step_whole(const std::vector<PieceLayout::Item>& items, const at::Tensor& buffer);
+  Task<void> step_shared(std::vector<PieceLayout::Item> items, at::Tensor buffer,
+                         Comm& comm);
+  Task<void> step_together(PieceLayout layout, at::Tensor buffer, at::Tensor memory,
+                           Comm& comm);
+  Task<void> step_alone(PieceLayout::Item item, InPlace exchange, at::Tensor memory,
+                        Comm& comm);
 
   std::vector<Group> groups_;
   const ProcessGroup group_;
@@ -158,13 +116,14 @@ class ZeroHookImpl : public ZeroHook {
   MessageMemory messages_;
 };
 
-PieceLayout ZeroHookImpl::layout_of(const std::vector<BucketItem>& items) const {
+std::vector<PieceLayout::Item> ZeroHookImpl::pieces_of(
+    const std::vector<BucketItem>& items) const {
   std::vector<PieceLayout::Item> pieces;
   for (const BucketItem& item : items) {
     const size_t index = index_of_.at(item.parameter.unsafeGetTensorImpl());
     pieces.push_back({&parameters_[index], item.offset, item.used});
   }
-  return PieceLayout(std::move(pieces), group_.size());
+  return pieces;
 }
 
 Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
@@ -183,41 +142,93 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
     for (BucketItem& item : items) item.parameter.mutable_grad() = at::Tensor();
   }
   if (comm.size() == 1) {
-    step_whole(items, buffer);
+    step_whole(pieces_of(items), buffer);
   } else {
-    co_await step_shared(layout_of(items), buffer, comm);
+    co_await step_shared(pieces_of(items), buffer, comm);
   }
   co_return buffer;
 }
 
-Task<void> ZeroHookImpl::step_shared(PieceLayout layout, at::Tensor buffer, Comm& comm) {
+// Large parameters one by one, side by side; small ones in common messages.
+Task<void> ZeroHookImpl::step_shared(std::vector<PieceLayout::Item> items,
+                                     at::Tensor buffer, Comm& comm) {
+  std::vector<PieceLayout::Item> large, small;
+  for (const PieceLayout::Item& item : items)
+    (InPlace::pays(*item.parameter) ? large : small).push_back(item);
+  std::vector<InPlace> in_place;
+  int64_t needed = 0;
+  for (const PieceLayout::Item& item : large) {
+    const int64_t length = item.parameter->parameter().numel();
+    in_place.emplace_back(*item.parameter, buffer.narrow(0, item.offset, length), me());
+    needed += in_place.back().scratch();
+  }
+  const PieceLayout layout(std::move(small), comm.size(), me());
+  const int64_t together = 2 * comm.size() * layout.length();
+
   // A thread may wait here: those inside are earlier buckets, which have gone on to later
   // stations, and they are the same on every rank. With NCCL a bucket is out at once.
-  MessageMemory::Lent memory(messages_);
-  auto [out, in] = memory.take(comm.size() * layout.length(), buffer.options());
+  MessageMemory::Lent lent(messages_);
+  const at::Tensor memory = lent.take(together + needed, buffer.options());
+  if (large.empty()) {
+    co_await step_together(layout, buffer, memory, comm);
+    co_return;
+  }
+  std::vector<at::Tensor> scratch;
+  int64_t at = together;
+  for (const InPlace& each : in_place) {
+    scratch.push_back(memory.narrow(0, at, each.scratch()));
+    at += each.scratch();
+  }
+  const auto lanes = static_cast<int>(large.size());
+  co_await comm.split(layout.length() > 0 ? lanes + 1 : lanes, [&](int index, Comm& lane) {
+    if (index == lanes)
+      return step_together(layout, buffer, memory.narrow(0, 0, together), lane);
+    const auto i = static_cast<size_t>(index);
+    return step_alone(large[i], in_place[i], scratch[i], lane);
+  });
+}
+
+Task<void> ZeroHookImpl::step_alone(PieceLayout::Item item, InPlace exchange,
+                                    at::Tensor memory, Comm& comm) {
+  const at::Tensor mean = co_await exchange.reduce_scatter(memory, comm);
+  step(item, mean);
+  co_await exchange.all_gather(memory, comm);
+}
+
+Task<void> ZeroHookImpl::step_together(PieceLayout layout, at::Tensor buffer,
+                                       at::Tensor memory, Comm& comm) {
+  const int64_t half = memory.numel() / 2;
+  at::Tensor out = memory.narrow(0, 0, half), in = memory.narrow(0, half, half);
 
   // A reduce-scatter that leaves this rank's own part where it is.
-  layout.read_gradients(buffer, me(), out);
+  layout.read_gradients(buffer, out);
   // First for small types, so that no sum overflows; else where there is less to do.
   const bool divided = buffer.element_size() < 4;
-  if (divided) out.div_(comm.size());
-  co_await comm.all_to_all(out, in);
+  if (divided) layout.others(out).div_(comm.size());
+  co_await engine::all_to_others(comm, layout.others(out), layout.others(in));
   at::Tensor mine = layout.chunk(out, me());
-  layout.average(buffer, in, me(), divided, mine);
-  step(layout, mine);
+  layout.average(buffer, in, divided, mine);
+  int64_t at = 0;
+  for (const PieceLayout::Item& item : layout.items()) {
+    const int64_t length = item.parameter->range(me()).length;
+    step(item, mine.narrow(0, at, length));
+    at += length;
+  }
 
   if (comm.backend() == "nccl") {
-    layout.read(me(), mine);
+    layout.read(mine);
     co_await comm.all_gather(mine, in);
+    layout.write(
+        [&](int rank) { return in.narrow(0, rank * layout.length(), layout.length()); });
   } else {
-    // An all-to-all of equal messages: Gloo's all-gather copies everything once more.
-    const int first = me() == 0 ? 1 : 0;
-    layout.read(me(), layout.chunk(out, first));
-    for (int rank = first + 1; rank < comm.size(); ++rank)
-      if (rank != me()) layout.chunk(out, rank).copy_(layout.chunk(out, first));
-    co_await comm.all_to_all(out, in);
+    // Equal messages to all: Gloo's all-gather copies everything once more.
+    at::Tensor message = out.narrow(0, 0, layout.length());
+    layout.read(message);
+    for (int place = 1; place < comm.size() - 1; ++place)
+      out.narrow(0, place * layout.length(), layout.length()).copy_(message);
+    co_await engine::all_to_others(comm, layout.others(out), layout.others(in));
+    layout.write([&](int rank) { return layout.chunk(in, rank); });
   }
-  layout.write(in, me());
 }
 
 // A pass whose gradients are not complete: nothing steps, and they stay.
@@ -231,29 +242,18 @@ Task<void> ZeroHookImpl::average(std::vector<BucketItem> items, at::Tensor buffe
   }
 }
 
-void ZeroHookImpl::step(const PieceLayout& layout, const at::Tensor& chunk) {
+void ZeroHookImpl::step(const PieceLayout::Item& item, const at::Tensor& gradient) {
+  const at::Tensor& piece = item.parameter->piece(me());
+  if (!item.used || piece.numel() == 0) return;
   std::lock_guard lock(stepping_);
-  int64_t at = 0;
-  for (const PieceLayout::Item& item : layout.items()) {
-    const at::Tensor& piece = item.parameter->piece(me());
-    if (item.used && piece.numel() > 0) {
-      groups_[item.parameter->group()].local->step_param(
-          piece, chunk.narrow(0, at, piece.numel()));
-    }
-    at += piece.numel();
-  }
+  groups_[item.parameter->group()].local->step_param(piece, gradient);
 }
 
 // Alone: a parameter is one piece.
-void ZeroHookImpl::step_whole(const std::vector<BucketItem>& items,
+void ZeroHookImpl::step_whole(const std::vector<PieceLayout::Item>& items,
                               const at::Tensor& buffer) {
-  for (const BucketItem& item : items) {
-    const CutParameter& cut =
-        parameters_[index_of_.at(item.parameter.unsafeGetTensorImpl())];
-    if (!item.used || cut.piece(0).numel() == 0) continue;
-    groups_[cut.group()].local->step_param(
-        cut.piece(0), buffer.narrow(0, item.offset, cut.piece(0).numel()));
-  }
+  for (const PieceLayout::Item& item : items)
+    step(item, buffer.narrow(0, item.offset, item.parameter->parameter().numel()));
 }
 
 // ---- state ------------------------------------------------------------------------------

@@ -123,16 +123,24 @@ class ZeroStepHook : public StepHook {
                       std::to_string(zero_->group().size()) +
                       "; make it with the same group");
   }
-  // Everyone gets what the owners of these parameters have made of them.
-  Task<void> share(const std::vector<at::Tensor>& parameters, Comm& comm) const {
+  // The owners step their parameters, and everyone gets what they have made of them.
+  Task<void> finish_and_share(std::vector<Reduced> buckets, Comm& comm) {
     std::vector<at::Tensor> owned;
     std::vector<int> owners;
-    for (const at::Tensor& parameter : parameters) {
-      if (zero_->owner(parameter) < 0) continue;
-      owned.push_back(parameter);
-      owners.push_back(zero_->owner(parameter));
+    std::unordered_map<const c10::TensorImpl*, Reduced> by_parameter;
+    for (const Reduced& bucket : buckets) {
+      for (const BucketItem& item : bucket.items) {
+        if (zero_->owner(item.parameter) < 0) continue;
+        owned.push_back(item.parameter);
+        owners.push_back(zero_->owner(item.parameter));
+        by_parameter[item.parameter.unsafeGetTensorImpl()] = {{item}, bucket.result};
+      }
     }
-    return share_flats(make_flats(owned, owners, INT64_MAX), comm);
+    const auto step = [&](const Flat& flat) {
+      for (const at::Tensor& parameter : flat.parameters)
+        finish(by_parameter.at(parameter.unsafeGetTensorImpl()));
+    };
+    co_await share_flats(make_flats(owned, owners, INT64_MAX, kInPlaceBytes), comm, step);
   }
 
   const Zero zero_;
@@ -168,8 +176,10 @@ class Interleaved : public ZeroStepHook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     check_size(comm);
     see(bucket);
-    at::Tensor result = co_await StepHook::reduce(bucket, comm);
-    if (pass().complete) co_await share(bucket.parameters(), comm);
+    std::vector<Reduced> reduced;
+    reduced.push_back(co_await reduce_only(bucket, comm));
+    const at::Tensor result = reduced.front().result;
+    if (pass().complete) co_await finish_and_share(std::move(reduced), comm);
     co_return result;
   }
 };
@@ -252,12 +262,7 @@ class AfterLast : public ZeroStepHook {
     if (!bucket.is_last() || !pass().complete) co_return result;
     // Here this thread may wait: buckets come to a station in order, so those that are not
     // done have all gone on to later stations, which have threads of their own.
-    std::vector<at::Tensor> parameters;
-    for (Reduced& each : all->wait(zero_->group().timeout())) {
-      finish(each);
-      for (const BucketItem& item : each.items) parameters.push_back(item.parameter);
-    }
-    co_await share(parameters, comm);
+    co_await finish_and_share(all->wait(zero_->group().timeout()), comm);
     co_return result;
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "kernels/mean.h"
 #include "optim/zero_flat.h"
 #include "optim/zero_text.h"
 
@@ -42,10 +43,15 @@ OptimizerState change_tensors(OptimizerState state,
 }  // namespace
 
 Range piece_of(int64_t n, size_t index, int rank, int ranks) {
-  const auto shift = static_cast<int64_t>(index % static_cast<size_t>(ranks));
-  const int64_t piece = (rank + ranks - shift) % ranks;
-  const int64_t begin = n * piece / ranks;
-  return {begin, n * (piece + 1) / ranks - begin};
+  // Ranks `first`, `first` + 1, …, as many as are left over, have one element more.
+  const int64_t each = n / ranks, over = n % ranks;
+  const auto first = static_cast<int64_t>(index % static_cast<size_t>(ranks));
+  const auto begin = [&](int64_t of) {
+    const int64_t longer = std::clamp<int64_t>(of - first, 0, over) +
+                           std::clamp<int64_t>(first + over - ranks, 0, of);
+    return of * each + longer;
+  };
+  return {begin(rank), begin(rank + 1) - begin(rank)};
 }
 
 CutParameter::CutParameter(std::string name, at::Tensor parameter, size_t index,
@@ -73,8 +79,24 @@ const at::Tensor& CutParameter::piece(int rank) const {
   return piece;
 }
 
-PieceLayout::PieceLayout(std::vector<Item> items, int ranks)
-    : items_(std::move(items)), ranks_(ranks), filled_(static_cast<size_t>(ranks)) {
+void add_up(const std::vector<at::Tensor>& by_rank, bool divided, at::Tensor mean) {
+  const auto ranks = static_cast<int64_t>(by_rank.size());
+  if (mean.is_cpu() && mean.scalar_type() == at::kFloat && !divided) {
+    std::vector<const float*> parts;
+    for (const at::Tensor& part : by_rank) parts.push_back(part.const_data_ptr<float>());
+    kernels::mean(parts, static_cast<size_t>(mean.numel()), mean.mutable_data_ptr<float>());
+    return;
+  }
+  at::Tensor sum = by_rank.front().clone();
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
+  mean.copy_(divided ? sum : sum.div_(ranks));
+}
+
+PieceLayout::PieceLayout(std::vector<Item> items, int ranks, int me)
+    : items_(std::move(items)),
+      ranks_(ranks),
+      me_(me),
+      filled_(static_cast<size_t>(ranks)) {
   for (const Item& item : items_) {
     for (int rank = 0; rank < ranks; ++rank)
       filled_[static_cast<size_t>(rank)] += item.parameter->range(rank).length;
@@ -83,13 +105,18 @@ PieceLayout::PieceLayout(std::vector<Item> items, int ranks)
 }
 
 at::Tensor PieceLayout::chunk(const at::Tensor& chunks, int rank) const {
-  return chunks.narrow(0, rank * length_, length_);
+  const int place = rank == me_ ? ranks_ - 1 : rank < me_ ? rank : rank - 1;
+  return chunks.narrow(0, place * length_, length_);
 }
 
-void PieceLayout::read_gradients(const at::Tensor& bucket, int me,
-                                 at::Tensor chunks) const {
+at::Tensor PieceLayout::others(const at::Tensor& chunks) const {
+  return chunks.narrow(0, 0, (ranks_ - 1) * length_);
+}
+
+void PieceLayout::read_gradients(const at::Tensor& bucket, at::Tensor chunks) const {
+  if (length_ == 0) return;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank == me) continue;
+    if (rank == me_) continue;
     std::vector<at::Tensor> parts;
     for (const Item& item : items_) {
       const Range range = item.parameter->range(rank);
@@ -103,74 +130,63 @@ void PieceLayout::read_gradients(const at::Tensor& bucket, int me,
   }
 }
 
-void PieceLayout::average(const at::Tensor& bucket, at::Tensor chunks, int me, bool divided,
+void PieceLayout::average(const at::Tensor& bucket, at::Tensor chunks, bool divided,
                           at::Tensor mean) const {
   if (bucket.is_cpu() && bucket.scalar_type() == at::kFloat && !divided) {
-    average_floats(bucket, chunks, me, mean);
+    average_floats(bucket, chunks, mean);
     return;
   }
-  at::Tensor own = chunk(chunks, me);
+  at::Tensor own = chunk(chunks, me_);
   int64_t at = 0;
   for (const Item& item : items_) {
-    const Range range = item.parameter->range(me);
+    const Range range = item.parameter->range(me_);
     own.narrow(0, at, range.length)
         .copy_(bucket.narrow(0, item.offset + range.begin, range.length));
     at += range.length;
   }
   if (divided) own.div_(ranks_);
-  mean.copy_(chunk(chunks, 0));
-  for (int rank = 1; rank < ranks_; ++rank) mean.add_(chunk(chunks, rank));
-  if (!divided) mean.div_(ranks_);
+  std::vector<at::Tensor> by_rank;
+  for (int rank = 0; rank < ranks_; ++rank) by_rank.push_back(chunk(chunks, rank));
+  add_up(by_rank, divided, mean);
 }
 
 // The same in one pass over memory.
-void PieceLayout::average_floats(const at::Tensor& bucket, const at::Tensor& chunks, int me,
+void PieceLayout::average_floats(const at::Tensor& bucket, const at::Tensor& chunks,
                                  const at::Tensor& mean) const {
-  constexpr int64_t kBlock = 2048;
-  const auto ranks = static_cast<float>(ranks_);
-  const float* own = bucket.const_data_ptr<float>();
-  const float* others = chunks.const_data_ptr<float>();
-  float* out = mean.mutable_data_ptr<float>();
-  int64_t at = 0;
+  std::vector<const float*> next;
+  for (int rank = 0; rank < ranks_; ++rank)
+    next.push_back(chunk(chunks, rank).const_data_ptr<float>());
+  float* to = mean.mutable_data_ptr<float>();
   for (const Item& item : items_) {
-    const Range range = item.parameter->range(me);
-    for (int64_t done = 0; done < range.length; done += kBlock) {
-      const int64_t count = std::min(kBlock, range.length - done);
-      float* to = out + at + done;
-      for (int rank = 0; rank < ranks_; ++rank) {
-        const float* from = rank == me ? own + item.offset + range.begin + done
-                                       : others + rank * length_ + at + done;
-        if (rank == 0) {
-          std::copy_n(from, count, to);
-        } else {
-          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
-        }
-      }
-      for (int64_t i = 0; i < count; ++i) to[i] /= ranks;
-    }
-    at += range.length;
+    const Range range = item.parameter->range(me_);
+    next[static_cast<size_t>(me_)] =
+        bucket.const_data_ptr<float>() + item.offset + range.begin;
+    kernels::mean(next, static_cast<size_t>(range.length), to);
+    for (const float*& part : next) part += range.length;
+    to += range.length;
   }
 }
 
-void PieceLayout::read(int rank, at::Tensor chunk) const {
+void PieceLayout::read(at::Tensor chunk) const {
   int64_t at = 0;
   for (const Item& item : items_) {
-    const at::Tensor& piece = item.parameter->piece(rank);
+    const at::Tensor& piece = item.parameter->piece(me_);
     chunk.narrow(0, at, piece.numel()).copy_(piece);
     at += piece.numel();
   }
 }
 
-void PieceLayout::write(const at::Tensor& chunks, int me) const {
+void PieceLayout::write(const std::function<at::Tensor(int rank)>& chunk_of) const {
   std::vector<at::Tensor> to, from;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank == me) continue;
-    int64_t at = rank * length_;
+    if (rank == me_) continue;
+    const at::Tensor chunk = chunk_of(rank);
+    int64_t at = 0;
     for (const Item& item : items_) {
       const at::Tensor& piece = item.parameter->piece(rank);
       if (piece.numel() == 0) continue;
       to.push_back(piece);
-      from.push_back(chunks.narrow(0, at, piece.numel()));
+      from.push_back(chunk.narrow(0, at, piece.numel()));
       at += piece.numel();
     }
   }

@@ -76,7 +76,8 @@ inline void train_step(Ddp& ddp, const Setting& setting, int step) {
     if (micro + 1 < setting.micro_batches) guard.emplace(ddp->no_sync());
     auto x = share(batch(number, 12), ddp->group()).to(torch::kFloat);
     auto y = share(target(number, 12), ddp->group()).to(torch::kFloat);
-    torch::mse_loss(ddp(x, setting.use_second(step)), y).backward();
+    const auto output = ddp(x, setting.use_second(step)).to(torch::kFloat);
+    torch::mse_loss(output, y).backward();
   }
 }
 
@@ -113,6 +114,8 @@ class Training {
   void train(int steps) {
     for (int step = 0; step < steps; ++step) this->step();
   }
+  // As if so many steps had been made.
+  void go_on_at(int steps) { done_ = steps; }
   void set_lr(double lr) {
     if (local_)
       local_->set_lr(lr);

@@ -41,7 +41,8 @@ struct LocalSGDOptions {
 // Must live as long as the model is trained, and so must the optimizer. Between two means
 // the ranks' parameters differ: finish() before they are saved or judged. Buffers are still
 // rank 0's before each forward pass, over all ranks, if the model has any: with
-// DdpOptions::broadcast_buffers = false they stay local.
+// DdpOptions::broadcast_buffers = false they stay local. Not inside of join(): the first
+// pass there throws.
 class LocalSGD {
  public:
   // Collective, between two iterations. The hook that the model has now, or all-reduce,

@@ -146,6 +146,8 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
 
   // Collective. Steps this rank's parameters that have a gradient, then every rank gets
   // everyone's. REQUIRES: gradients that are equal on all ranks, as after backward().
+  // Throws ConfigError inside of join() of the model it was made for: ranks that have no
+  // more input do not come here.
   void step();
   void zero_grad(bool set_to_none = true) const;
 
@@ -195,7 +197,7 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   NamedParameters share_of(const Group& group, const std::vector<int>& owners) const;
   Locals fresh(const OptimizerState& state, const std::vector<int>& owners) const;
   void become(Locals locals, std::vector<int> owners);
-  void send_parameters();
+  void lay_flat();
 
   std::vector<Group> groups_;
   const ProcessGroup group_;
@@ -203,7 +205,8 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   std::vector<at::Tensor> parameters_;
   std::vector<int> owners_;  // by index
   std::unordered_map<const c10::TensorImpl*, Place> places_;
-  std::unique_ptr<Flats> flats_;  // null: to be made
+  std::unique_ptr<Flats> flats_;         // null: to be made
+  std::weak_ptr<DdpCore::State> model_;  // if it is known
 };
 
 }  // namespace brigade::optim
