@@ -319,6 +319,23 @@ TEST(LocalSGD, FindsOutWhoForgotIt) {
   });
 }
 
+TEST(LocalSGD, IsRefusedInsideOfJoinOnEveryRankAlsoWithoutInput) {
+  run_ranks(2, [](ProcessGroup group) {
+    DistributedDataParallel ddp(small_net(), group);
+    torch::optim::SGD optimizer(ddp->parameters(), 0.1);
+    LocalSGD local(ddp, optimizer, {.period = 2});
+    const auto train = [&](int64_t steps) {
+      for (int64_t step = 0; step < steps; ++step) {
+        ddp->zero_grad();
+        loss_on(ddp, group.rank(), step).backward();
+        local.step();
+      }
+    };
+    const std::string text = refusal([&] { ddp->join([&] { train(group.rank()); }); });
+    EXPECT_NE(text.find("LocalSGD can't go with join()"), std::string::npos) << text;
+  });
+}
+
 TEST(LocalSGD, RefusesBadOptionsAndSaysWhatIsRight) {
   run_ranks(2, [](ProcessGroup group) {
     DistributedDataParallel ddp(small_net(), group);

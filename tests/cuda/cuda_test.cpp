@@ -1,57 +1,15 @@
-// Every hook on CUDA tensors, over NCCL and over Gloo. Two ranks share one GPU: NCCL takes
-// them for two hosts. Skipped where there is no GPU.
-#include <dlfcn.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
+// Every hook on CUDA tensors, over NCCL and over Gloo.
 #include <iostream>
 
-#include "brigade/brigade.h"
-#include "hooks/bag.h"
-#include "support/ranks.h"
+#include "cuda/on_gpu.h"
 
 namespace brigade {
 namespace {
 
+using testing::bag_on_gpu;
+using testing::kGpu;
+using testing::run_cuda_ranks;
 using testing::Shapes;
-
-// The test program does not link LibTorch's CUDA part: it must start where there is none.
-void load_cuda(int rank) {
-  const std::string host = "host" + std::to_string(rank);
-  setenv("NCCL_HOSTID", host.c_str(), 1);
-  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
-    setenv(off, "1", 1);
-  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
-    throw std::runtime_error(dlerror());
-}
-
-// Runs `body` with a group of CUDA ranks over the backend.
-void run_cuda_ranks(const std::string& backend,
-                    const std::function<void(ProcessGroup)>& body) {
-  if (!std::filesystem::exists("/dev/nvidiactl"))
-    GTEST_SKIP() << "no NVIDIA GPU on this machine";
-  testing::run_ranks(
-      2,
-      [&](ProcessGroup hosts) {
-        load_cuda(hosts.rank());
-        if (backend == "gloo") return body(hosts);
-        ProcessGroupOptions options;
-        options.backend = backend;
-        options.timeout = hosts.timeout();
-        body(init_process_group(options));
-        hosts.barrier();
-      },
-      {.timeout = std::chrono::seconds(60), .wall = std::chrono::seconds(280)});
-}
-
-const at::Device kGpu{at::kCUDA, 0};
-
-std::shared_ptr<testing::BagImpl> bag_on_gpu(const Shapes& shapes, at::ScalarType dtype) {
-  auto bag = std::make_shared<testing::BagImpl>(shapes, dtype);
-  bag->to(kGpu);
-  return bag;
-}
 
 struct Case {
   std::string spec;

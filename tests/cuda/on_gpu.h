@@ -1,0 +1,63 @@
+// Real ranks with CUDA tensors. Two share one GPU: NCCL takes them for two hosts. Skipped
+// where there is no GPU.
+#pragma once
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "brigade/brigade.h"
+#include "hooks/bag.h"
+#include "support/ranks.h"
+
+namespace brigade::testing {
+
+// The test program does not link LibTorch's CUDA part: it must start where there is none.
+inline void load_cuda(int rank) {
+  const std::string host = "host" + std::to_string(rank);
+  setenv("NCCL_HOSTID", host.c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
+    setenv(off, "1", 1);
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    throw std::runtime_error(dlerror());
+}
+
+// Runs `body` with a group of CUDA ranks over the backend.
+inline void run_cuda_ranks(const std::string& backend,
+                           const std::function<void(ProcessGroup)>& body) {
+  if (!std::filesystem::exists("/dev/nvidiactl"))
+    GTEST_SKIP() << "no NVIDIA GPU on this machine";
+  run_ranks(2,
+            [&](ProcessGroup hosts) {
+              load_cuda(hosts.rank());
+              if (backend == "gloo") return body(hosts);
+              ProcessGroupOptions options;
+              options.backend = backend;
+              options.timeout = hosts.timeout();
+              body(init_process_group(options));
+              hosts.barrier();
+            },
+            {.timeout = std::chrono::seconds(60), .wall = std::chrono::seconds(280)});
+}
+
+inline const at::Device kGpu{at::kCUDA, 0};
+
+inline std::shared_ptr<BagImpl> bag_on_gpu(const Shapes& shapes, at::ScalarType dtype) {
+  auto bag = std::make_shared<BagImpl>(shapes, dtype);
+  bag->to(kGpu);
+  return bag;
+}
+
+using BagDdp = DistributedDataParallel<BagImpl>;
+
+// What every parameter's gradient is, on this rank, in a step.
+inline std::vector<at::Tensor> coefficients_on_gpu(const Shapes& shapes, int rank,
+                                                   int64_t step) {
+  std::vector<at::Tensor> list;
+  for (size_t index = 0; index < shapes.size(); ++index)
+    list.push_back(coefficient(shapes[index], at::kFloat, rank, step, index).to(kGpu));
+  return list;
+}
+
+}  // namespace brigade::testing
