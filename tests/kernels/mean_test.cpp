@@ -1,0 +1,61 @@
+#include "kernels/mean.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/patterns.h"
+
+namespace brigade::kernels {
+namespace {
+
+using Floats = std::vector<float>;
+
+std::vector<Floats> random_parts(std::size_t parts, std::size_t size) {
+  std::mt19937 random(static_cast<unsigned>(parts * 7919 + size));
+  std::vector<Floats> all(parts, Floats(size));
+  for (Floats& part : all) {
+    for (float& value : part) value = testing::normal(random);
+  }
+  return all;
+}
+
+Floats in_plain_words(const std::vector<Floats>& parts) {
+  Floats result = parts[0];
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (std::size_t part = 1; part < parts.size(); ++part) result[i] += parts[part][i];
+    result[i] /= static_cast<float>(parts.size());
+  }
+  return result;
+}
+
+// 2048 and its neighbours: where a block ends.
+const std::size_t kSizes[] = {0, 1, 17, 2047, 2048, 2049, 10'000};
+
+TEST(Mean, IsTheSumInOrderDividedByTheNumberOfParts) {
+  for (std::size_t count : {1, 2, 3, 8}) {
+    for (std::size_t size : kSizes) {
+      const std::vector<Floats> parts = random_parts(count, size);
+      std::vector<const float*> from;
+      for (const Floats& part : parts) from.push_back(part.data());
+      Floats out(size + 1, 5.0F);
+      mean(from, size, out.data());
+      EXPECT_EQ(out.back(), 5.0F) << "written beyond the end";
+      out.pop_back();
+      EXPECT_EQ(out, in_plain_words(parts)) << count << " parts of " << size;
+    }
+  }
+}
+
+TEST(Mean, MayReplaceAnyOfItsParts) {
+  for (std::size_t replaced : {0, 1, 2}) {
+    std::vector<Floats> parts = random_parts(3, 5000);
+    const Floats expected = in_plain_words(parts);
+    const std::vector<const float*> from{parts[0].data(), parts[1].data(), parts[2].data()};
+    mean(from, 5000, parts[replaced].data());
+    EXPECT_EQ(parts[replaced], expected) << "part " << replaced;
+  }
+}
+
+}  // namespace
+}  // namespace brigade::kernels
