@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdlib>
 #include <fstream>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -54,16 +55,15 @@ void prefer_huge_pages(const at::Tensor& tensor) {
 }
 
 at::Tensor empty_in_huge_pages(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  const auto item = static_cast<int64_t>(options.dtype().itemsize());
-  const int64_t length = c10::multiply_integers(sizes);
-  const auto page = static_cast<int64_t>(kHugePage) / item;
-  if (!options.device().is_cpu() || length < page || !allowed()) {
+  const size_t bytes =
+      static_cast<size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
+  if (!options.device().is_cpu() || bytes < kHugePage || !allowed()) {
     return at::empty(sizes, options);
   }
-  const at::Tensor room = at::empty(length + page, options);
-  const auto memory = reinterpret_cast<uintptr_t>(room.const_data_ptr());
-  const auto skipped = static_cast<int64_t>(round_up(memory) - memory) / item;
-  at::Tensor tensor = room.narrow(0, skipped, length).view(sizes);
+  // Memory of its own, and no part of a larger tensor: whoever stores it stores no padding.
+  void* const memory = std::aligned_alloc(kHugePage, round_up(bytes));
+  if (memory == nullptr) return at::empty(sizes, options);  // which says what is missing
+  at::Tensor tensor = at::from_blob(memory, sizes, std::free, options);
   prefer_huge_pages(tensor);
   return tensor;
 }

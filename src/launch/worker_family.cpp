@@ -18,22 +18,10 @@
 #include <sstream>
 
 #include "brigade/error.h"
+#include "launch/read_whole.h"
 
 namespace brigade::launching {
 namespace {
-
-// Empty if there is none. Not by a stream, which throws when the process that a file of
-// /proc is about ends between the opening and the reading.
-std::string read_whole(const std::string& path) {
-  std::string text;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return text;
-  char buffer[4096];
-  for (ssize_t count; (count = read(file, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(count));
-  close(file);
-  return text;
-}
 
 struct Status {
   char state = '?';

@@ -7,6 +7,7 @@
 #include "brigade/optim/zero_hooks.h"
 #include "ddp/core_state.h"
 #include "engine/all_to_others.h"
+#include "engine/average.h"
 #include "optim/zero_in_place.h"
 #include "optim/zero_messages.h"
 #include "optim/zero_parcels.h"
@@ -96,7 +97,7 @@ class ZeroHookImpl : public ZeroHook {
   }
 
   std::vector<PieceLayout::Item> pieces_of(const std::vector<BucketItem>& items) const;
-  Task<void> average(std::vector<BucketItem> items, at::Tensor buffer, Comm& comm) const;
+  void keep_gradients(std::vector<BucketItem>& items, const at::Tensor& buffer) const;
   void step(const PieceLayout::Item& item, const at::Tensor& gradient);
   void step_whole(const std::vector<PieceLayout::Item>& items, const at::Tensor& buffer);
   Task<void> step_shared(std::vector<PieceLayout::Item> items, at::Tensor buffer,
@@ -134,7 +135,8 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
   std::vector<BucketItem> items = items_of(bucket, pass_);
   if (pass_.may_be_unused) co_await agree_on_used(items, buffer.device(), comm);
   if (!pass_.complete) {
-    co_await average(items, buffer, comm);
+    co_await engine::average(bucket, comm);
+    keep_gradients(items, buffer);
     co_return buffer;
   }
   if (owns_gradients_) {
@@ -232,10 +234,8 @@ Task<void> ZeroHookImpl::step_together(PieceLayout layout, at::Tensor buffer,
 }
 
 // A pass whose gradients are not complete: nothing steps, and they stay.
-Task<void> ZeroHookImpl::average(std::vector<BucketItem> items, at::Tensor buffer,
-                                 Comm& comm) const {
-  buffer.div_(comm.size());
-  co_await comm.all_reduce(buffer);
+void ZeroHookImpl::keep_gradients(std::vector<BucketItem>& items,
+                                  const at::Tensor& buffer) const {
   for (BucketItem& item : items) {
     if (owns_gradients_ && item.used)
       write_gradient(item.parameter, gradient_in(buffer, item.parameter, item.offset));

@@ -31,6 +31,7 @@ TEST(HugePages, NewMemoryHasTheShapeAndCanBeWritten) {
       EXPECT_EQ(tensor.sizes(), like.sizes());
       EXPECT_EQ(tensor.scalar_type(), at::kDouble);
       EXPECT_TRUE(tensor.is_contiguous());
+      EXPECT_EQ(tensor.storage().nbytes(), like.nbytes());
       tensor.copy_(like);
       EXPECT_TRUE(at::equal(tensor, like));
     }

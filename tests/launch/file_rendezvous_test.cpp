@@ -9,6 +9,7 @@
 #include "brigade/process_group.h"
 #include "launch/child.h"
 #include "launch/file_store.h"
+#include "support/command.h"
 
 namespace brigade {
 namespace {
@@ -27,13 +28,6 @@ using testing::Variables;
 
 class FileRendezvous : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/brigade-test-XXXXXX";
-    base_ = mkdtemp(name);
-    folder_ = base_ + "/meet";
-  }
-  void TearDown() override { std::filesystem::remove_all(base_); }
-
   ProcessGroupOptions options(int rank, int size,
                               std::chrono::milliseconds timeout = kNever) const {
     return {.backend = "gloo",
@@ -57,13 +51,14 @@ class FileRendezvous : public ::testing::Test {
     return child.finish();
   }
 
-  std::string base_, folder_;
+  const testing::TemporaryFolder base_;
+  const std::string folder_ = base_.path() + "/meet";
 };
 
 TEST_F(FileRendezvous, RanksMeetAgainAndAgainAndLeaveNothing) {
   for (int size : {2, 4, 3}) {
     expect_all_well(run(size));
-    EXPECT_TRUE(std::filesystem::is_empty(base_));
+    EXPECT_TRUE(std::filesystem::is_empty(base_.path()));
   }
 }
 
@@ -72,7 +67,7 @@ TEST_F(FileRendezvous, WhatADeadRunLeftIsCleared) {
   std::ofstream(folder_ + "/lock") << "/store-1-1\n";
   std::ofstream(folder_ + "/store-1-1") << "half a rec";
   expect_all_well(run(2));
-  EXPECT_TRUE(std::filesystem::is_empty(base_));
+  EXPECT_TRUE(std::filesystem::is_empty(base_.path()));
 }
 
 TEST_F(FileRendezvous, WhatIsNotOursIsRefused) {
@@ -98,7 +93,7 @@ TEST_F(FileRendezvous, AFolderInUseIsRefused) {
 TEST_F(FileRendezvous, AMissingRankIsNamed) {
   expect_outcome(alone(1, 1s), 3, {folder_, "rank 0 did not come"});
   expect_outcome(alone(0, 1s), 4, {"rank 1 of 2 did not come"});
-  EXPECT_TRUE(std::filesystem::is_empty(base_));
+  EXPECT_TRUE(std::filesystem::is_empty(base_.path()));
 }
 
 // However they go: c10d's own store leaves its file behind when two close it at once.
@@ -122,7 +117,7 @@ TEST_F(FileRendezvous, WhoeverLeavesLastRemovesTheFolder) {
           });
     }
     for (std::thread& each : leaving) each.join();
-    ASSERT_TRUE(std::filesystem::is_empty(base_)) << "round " << round;
+    ASSERT_TRUE(std::filesystem::is_empty(base_.path())) << "round " << round;
   }
 }
 

@@ -16,6 +16,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "launch/read_whole.h"
+
 namespace brigade::testing {
 namespace {
 
@@ -44,19 +46,6 @@ int text_as_stdin(const std::string& text) {
   if (write(fd, text.data(), text.size()) < 0) throw std::runtime_error("no memory file");
   lseek(fd, 0, SEEK_SET);
   return fd;
-}
-
-// Empty if there is none. Not by a stream, which throws when the process that a file of
-// /proc is about ends between the opening and the reading.
-std::string read_whole(const std::string& path) {
-  std::string text;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return text;
-  char buffer[4096];
-  for (ssize_t count; (count = read(file, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(count));
-  close(file);
-  return text;
 }
 
 }  // namespace
@@ -191,8 +180,10 @@ bool none_left(const std::string& text) {
       if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
       if (pid == std::to_string(getpid())) continue;
       // A zombie has neither.
-      if (read_whole(entry.path() / "cmdline").find(text) != std::string::npos) return true;
-      if (read_whole(entry.path() / "environ").find(text) != std::string::npos) return true;
+      if (launching::read_whole(entry.path() / "cmdline").find(text) != std::string::npos)
+        return true;
+      if (launching::read_whole(entry.path() / "environ").find(text) != std::string::npos)
+        return true;
     }
     return false;
   };
