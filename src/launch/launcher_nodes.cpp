@@ -1,8 +1,6 @@
 #include "launch/launcher_nodes.h"
 
-#include <netdb.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -10,10 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "launch/error_file.h"
 #include "launch/launcher_report.h"
+#include "launch/network.h"
+#include "launch/tcp_store.h"
 
 namespace brigade::launching {
 namespace {
@@ -24,6 +23,8 @@ using std::chrono::steady_clock;
 
 // How often a node tells that it lives, and listens to the others.
 constexpr milliseconds kBeat{100};
+// How long one try to reach the first node may take.
+constexpr milliseconds kOneTry{2000};
 
 std::string dump(const json& data) {
   return data.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -70,26 +71,6 @@ Verdict decode_verdict(const std::string& text) {
                   .final = data.at("final")};
   if (data.contains("failure")) verdict.failure = failure_from_json(data["failure"]);
   return verdict;
-}
-
-// Whether somebody listens there by now; the store's own client would fill stderr
-// meanwhile.
-bool reachable(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0)
-    return false;
-  bool connected = false;
-  for (const addrinfo* at = list; at && !connected; at = at->ai_next) {
-    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const timeval patience{.tv_sec = 2, .tv_usec = 0};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    connected = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
-    close(fd);
-  }
-  freeaddrinfo(list);
-  return connected;
 }
 
 }  // namespace
@@ -150,14 +131,16 @@ std::optional<std::string> NodeLink::Shared::read(const std::string& key) {
 bool NodeLink::Shared::connect_store() {
   if (listener) {
     server = listener->serve();
-  } else if (reachable(host, port)) {
+  } else {
+    // Whether somebody listens there by now; the store's own client would fill stderr
+    // meanwhile.
+    const auto there = try_reach(host, port, steady_clock::now() + kOneTry);
+    if (!there) return false;
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(port);
     options.waitWorkers = false;
     options.timeout = limit;
-    server = c10::make_intrusive<c10d::TCPStore>(host, options);
-  } else {
-    return false;
+    server = open_tcp_store(there->host(), options);
   }
   store = c10::make_intrusive<c10d::PrefixStore>("brigade/launcher", server);
   return true;

@@ -1,35 +1,19 @@
 #include "launch/launcher_store.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "brigade/error.h"
+#include "launch/network.h"
+#include "launch/tcp_store.h"
 
 namespace brigade::launching {
 namespace {
-
-using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
-Addresses resolve(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (failed) {
-    throw RendezvousError("master address '" + host +
-                          "' cannot be resolved: " + gai_strerror(failed));
-  }
-  return {list, freeaddrinfo};
-}
 
 std::uint16_t port_of(int fd) {
   sockaddr_storage address{};
@@ -50,23 +34,23 @@ std::string advice(int error) {
 
 }  // namespace
 
-Listener::Listener(const std::string& host, std::uint16_t port) : host_(host) {
-  const Addresses addresses = resolve(host, port);
+Listener::Listener(const std::string& host, std::uint16_t port) {
   int error = 0;
-  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
-    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  for (const Address& address : resolve(host, port)) {
+    const int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     // A port that an earlier job has just left must not count as taken.
     const int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, 1024) == 0) {
+    if (fd >= 0 && bind(fd, address.get(), address.length) == 0 && listen(fd, 1024) == 0) {
       fd_ = fd;
       port_ = port_of(fd);
+      host_ = address.host();
       return;
     }
     error = errno;
     if (fd >= 0) close(fd);
   }
-  throw RendezvousError("cannot listen on " + host + ":" + std::to_string(port) + ": " +
+  throw RendezvousError("cannot listen on " + endpoint(host, port) + ": " +
                         std::strerror(error) + advice(error));
 }
 
@@ -80,7 +64,7 @@ c10::intrusive_ptr<c10d::Store> Listener::serve() {
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = std::exchange(fd_, -1);
-  return c10::make_intrusive<c10d::TCPStore>(host_, options);
+  return open_tcp_store(host_, options);
 }
 
 }  // namespace brigade::launching

@@ -68,7 +68,7 @@ int remaining_ms(Deadline deadline) {
 }
 
 // One try. The error number, 0 when connected.
-int try_connect(const Address& address, Deadline deadline, Address& local) {
+int try_connect(const Address& address, Deadline deadline) {
   Socket socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK);
   if (socket.get() < 0) return errno;
   if (connect(socket.get(), address.get(), address.length) != 0) {
@@ -80,8 +80,17 @@ int try_connect(const Address& address, Deadline deadline, Address& local) {
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error) return error;
   }
-  local = name_of(socket.get());
   return 0;
+}
+
+// One try at each. The one that answered; else the last error.
+std::optional<Address> first_to_answer(const std::vector<Address>& addresses,
+                                       Deadline deadline, int& error) {
+  for (const Address& address : addresses) {
+    error = try_connect(address, deadline);
+    if (!error) return address;
+  }
+  return std::nullopt;
 }
 
 // The address a datagram to `peer` would leave from; connecting a UDP socket sends nothing.
@@ -174,17 +183,22 @@ int listen_on_all(int port) {
   return listen_on(address);
 }
 
+std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline) {
+  try {
+    int error = 0;
+    return first_to_answer(resolve(host, port), deadline, error);
+  } catch (const RendezvousError&) {
+    return std::nullopt;
+  }
+}
+
 Address reach(const std::string& host, int port, Deadline deadline) {
   const std::vector<Address> addresses = resolve(host, port);
   const auto start = std::chrono::steady_clock::now();
   auto pause = 5ms;
   while (true) {
     int error = ETIMEDOUT;
-    for (const Address& address : addresses) {
-      Address local;
-      error = try_connect(address, deadline, local);
-      if (!error) return local;
-    }
+    if (const auto found = first_to_answer(addresses, deadline, error)) return *found;
     if (std::chrono::steady_clock::now() + pause >= deadline) {
       auto seconds = std::chrono::duration<double>(deadline - start).count();
       char spent[32];

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,12 @@ std::vector<Address> resolve(const std::string& host, int port);
 int listen_on(const Address& address);
 int listen_on_all(int port);
 
-// Tries to connect, again and again, until somebody answers, and gives the local address
-// that the connection went out from. Throws RendezvousError with the last cause at the
-// deadline.
+// The first of a host's addresses where somebody answers; none when nobody does, or the
+// name is not known.
+std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline);
+
+// Tries again and again until somebody answers, and gives the address that did. Throws
+// RendezvousError with the last cause at the deadline.
 Address reach(const std::string& host, int port, Deadline deadline);
 
 // The address that other hosts can reach this one by: the one that a packet to `peer` would

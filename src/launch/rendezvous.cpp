@@ -3,12 +3,12 @@
 #include <map>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "brigade/error.h"
 #include "launch/cause.h"
 #include "launch/file_store.h"
 #include "launch/network.h"
+#include "launch/tcp_store.h"
 #include "launch/watched_store.h"
 
 namespace brigade::launching {
@@ -64,11 +64,11 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   if (host_it) {
     // LibTorch's own server would listen on every interface.
     options.masterListenFd = listen_for(master, environment);
-  } else {
-    reach(master.host, master.port, deadline);
   }
+  const Address there = host_it ? resolve(master.host, master.port).front()
+                                : reach(master.host, master.port, deadline);
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(master.host, options);
+    auto store = open_tcp_store(there.host(), options);
     store->setTimeout(timeout);
     return store;
   } catch (const std::exception& error) {

@@ -300,8 +300,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"Filter", {"--local-ranks-filter", "1", "true"}, 2, "local ranks"},
         BadUse{"LogDir", {"--log-dir", "/proc/x", "true"}, 2, "/proc/x"},
         BadUse{"Gpu", {"-n", "gpu", "--nnodes", "x", "true"}, 2, "--nnodes is 'x'"},
-        BadUse{
-            "MasterName", {"--master-addr", "no.such.host.invalid", "true"}, 1, "resolved"},
+        BadUse{"MasterName",
+               {"--master-addr", "no.such.host.invalid", "true"},
+               1,
+               "cannot find the host 'no.such.host.invalid'"},
         BadUse{"NoSuchProgram", {"no-such-program-here"}, 127, "no folder of PATH has it"},
         BadUse{"NoSuchPath", {"./no/such/program"}, 127, "no such program"},
         BadUse{"NoSuchScript", {"no_such_script.py"}, 127, "no such script"},
