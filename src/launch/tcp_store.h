@@ -5,10 +5,7 @@
 
 namespace brigade::launching {
 
-// `address` is numeric: "127.0.0.1", "fe80::1%eth0". LibTorch, left alone, asks the name
-// server what the address is called, for a text that is hardly ever shown: where the server
-// does not answer that takes 5 s and more, and LibTorch's time limit is over before it has
-// tried to connect.
+// `address` is numeric: "127.0.0.1", "fe80::1%eth0". See no_names.h.
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
                                                   const c10d::TCPStoreOptions& options);
 

@@ -1,5 +1,7 @@
 #include "launch/watched_store.h"
 
+#include "launch/no_names.h"
+
 namespace brigade::launching {
 namespace {
 const std::string kNoKey;
@@ -27,6 +29,7 @@ template <class Body>
 auto WatchedStore::call(const char* name, const std::string& key,
                         std::chrono::milliseconds limit, Body body) {
   Lease lane(*this);
+  const NoNameServer nobody_is_asked;
   return lane->watchdog->watch(name, key, limit, [&] { return body(*lane->store); });
 }
 
@@ -52,7 +55,10 @@ WatchedStore::Lane WatchedStore::take() {
 
 WatchedStore::Lane WatchedStore::connect_again() const {
   auto watchdog = std::make_shared<Watchdog>(first_.watchdog->who(), limit());
-  auto store = watchdog->watch("connect", kNoKey, [&] { return first_.store->clone(); });
+  auto store = watchdog->watch("connect", kNoKey, [&] {
+    const NoNames nobody_is_asked;
+    return first_.store->clone();
+  });
   return {std::move(store), std::move(watchdog)};
 }
 
