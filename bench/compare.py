@@ -183,7 +183,8 @@ def optimizer_rows(report, rounds):
 
 def zero_rows(report, rounds):
     """ZeRO against plain DDP with the same Adam on every rank, brigade's, after the backward pass."""
-    forms = {'the hook "zero"': "adam_zero", "interleaved": "adam_zero_interleaved", "step() after": "adam_zero_step"}
+    forms = {'the hook "zero"': "adam_zero", "interleaved": "adam_zero_interleaved",
+             "after the last bucket": "adam_zero_last", "step() after": "adam_zero_step"}
     with Team("brigade", 2, MB64 + ["optimizer=adam_after"]) as plain:
         plain.verify(tolerance("none"))
         for name, optimizer in forms.items():

@@ -12,4 +12,21 @@ Task<at::Tensor> average(Bucket bucket, Comm& comm);
 // does not take, the mean. `inner` must live until it ends.
 Task<at::Tensor> reduce_by(Hook& inner, Bucket bucket, Comm& comm);
 
+// average() as a hook.
+class Average : public Hook {
+ public:
+  std::string name() const override { return "allreduce"; }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    return average(std::move(bucket), comm);
+  }
+};
+
+// As reduce_by, for hooks that touch every gradient anyway: where `inner` is Average, and
+// dividing last gives the same bits but at the ends of the number range, the sum.
+struct Undivided {
+  at::Tensor result;
+  double scale = 1;  // what the result is still to be multiplied with
+};
+Task<Undivided> reduce_undivided(Hook& inner, Bucket bucket, Comm& comm);
+
 }  // namespace brigade::engine

@@ -111,14 +111,16 @@ void Engine::throw_if_failed() const {
   if (!failure_.empty()) throw HookError(failure_);
 }
 
-c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& over) {
+c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& over,
+                                          int way) {
   throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly
   const ProcessGroup& base = over ? over : group_;
   if (runs_through_) return *base.c10d();
-  StationGroup& group = station_groups_[station][base.c10d().get()];
+  StationGroup& group = station_groups_[station][{base.c10d().get(), way}];
   if (!group.own) {
     const std::string whose = over ? identity() : name_;
-    group = {base, base.duplicate(whose + "/station" + std::to_string(station))};
+    const std::string name = whose + "/station" + std::to_string(station);
+    group = {base, base.duplicate(way == 0 ? name : name + "/odd")};
   }
   return *group.own.c10d();
 }

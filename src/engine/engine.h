@@ -58,7 +58,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // collectives are waited for by streams and not by the host.
   bool runs_through() const { return runs_through_; }
   // The station's own connections among the ranks of `over`, or of the engine's group.
-  c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {});
+  // Those of another `way`, 0 or 1, are others.
+  c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {},
+                                    int way = 0);
   void ended(Run& run, std::exception_ptr error);
 
  private:
@@ -83,11 +85,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<c10::Stream> side_stream_;
   Trace trace_;
   // Each made and used by its station's thread alone. By the group it is a duplicate of,
-  // which is kept, so that the key stays its own.
+  // which is kept, so that the key stays its own, and by its way.
   struct StationGroup {
     ProcessGroup of, own;
   };
-  std::map<const c10d::ProcessGroup*, StationGroup> station_groups_[kStations];
+  std::map<std::pair<const c10d::ProcessGroup*, int>, StationGroup>
+      station_groups_[kStations];
 
   mutable std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Run>> outstanding_;

@@ -97,7 +97,7 @@ Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm
   for (size_t i = 0; i < items.size(); ++i) items[i].used = used.data_ptr<float>()[i] > 0;
 }
 
-Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm) {
+Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, bool undivided) {
   const at::Tensor buffer = bucket.buffer();
   Reduced reduced;
   reduced.items = items_of(bucket, pass_);
@@ -111,13 +111,19 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm) {
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
   }
-  reduced.result = co_await engine::reduce_by(*inner_, bucket, comm);
+  if (undivided) {
+    const auto found = co_await engine::reduce_undivided(*inner_, bucket, comm);
+    reduced.result = found.result;
+    reduced.scale = found.scale;
+  } else {
+    reduced.result = co_await engine::reduce_by(*inner_, bucket, comm);
+  }
   if (buffer.is_sparse()) reduced.result = reduced.result.coalesce();
   co_return reduced;
 }
 
 Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
-  Reduced reduced = co_await reduce_only(std::move(bucket), comm);
+  Reduced reduced = co_await reduce_only(std::move(bucket), comm, /*undivided=*/true);
   finish(reduced);
   co_return reduced.result;
 }
@@ -126,8 +132,10 @@ void StepHook::finish(Reduced& reduced) {
   at::NoGradGuard no_grad;
   std::lock_guard lock(stepping_);
   for (BucketItem& item : reduced.items) {
+    at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
+    // One parameter at a time: the step finds it in the cache.
+    if (reduced.scale != 1) gradient.mul_(reduced.scale);
     if (!item.used) continue;
-    const at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
     if (item.attached) {
       const StepOptions& options = item.attached->options;
       if (options.clip_grad_value) clip(gradient, *options.clip_grad_value);

@@ -70,8 +70,11 @@ class StepHook : public Hook {
   struct Reduced {
     std::vector<BucketItem> items;
     at::Tensor result;
+    // What the gradients in it are still to be multiplied with; finish() does.
+    double scale = 1;
   };
-  Task<Reduced> reduce_only(Bucket bucket, Comm& comm);
+  // `undivided`: the scale need not be 1.
+  Task<Reduced> reduce_only(Bucket bucket, Comm& comm, bool undivided);
   // Steps its parameters.
   void finish(Reduced& reduced);
   const HookPass& pass() const { return pass_; }

@@ -130,10 +130,14 @@ class ZeroStepHook : public StepHook {
     std::unordered_map<const c10::TensorImpl*, Reduced> by_parameter;
     for (const Reduced& bucket : buckets) {
       for (const BucketItem& item : bucket.items) {
-        if (zero_->owner(item.parameter) < 0) continue;
+        Reduced alone{{item}, bucket.result, bucket.scale};
+        if (zero_->owner(item.parameter) < 0) {
+          finish(alone);
+          continue;
+        }
         owned.push_back(item.parameter);
         owners.push_back(zero_->owner(item.parameter));
-        by_parameter[item.parameter.unsafeGetTensorImpl()] = {{item}, bucket.result};
+        by_parameter[item.parameter.unsafeGetTensorImpl()] = std::move(alone);
       }
     }
     const auto step = [&](const Flat& flat) {
@@ -177,9 +181,10 @@ class Interleaved : public ZeroStepHook {
     check_size(comm);
     see(bucket);
     std::vector<Reduced> reduced;
-    reduced.push_back(co_await reduce_only(bucket, comm));
+    const bool complete = pass().complete;
+    reduced.push_back(co_await reduce_only(bucket, comm, /*undivided=*/complete));
     const at::Tensor result = reduced.front().result;
-    if (pass().complete) co_await finish_and_share(std::move(reduced), comm);
+    if (complete) co_await finish_and_share(std::move(reduced), comm);
     co_return result;
   }
 };
@@ -256,7 +261,8 @@ class AfterLast : public ZeroStepHook {
     if (bucket.index() == 0) all_ = std::make_shared<All>();
     const std::shared_ptr<All> all = all_;
     auto place = All::enter(all);
-    Reduced reduced = co_await reduce_only(bucket, comm);
+    // Divided: a bucket may end here, before it is finished.
+    Reduced reduced = co_await reduce_only(bucket, comm, /*undivided=*/false);
     const at::Tensor result = reduced.result;
     place.fill(std::move(reduced));
     if (!bucket.is_last() || !pass().complete) co_return result;

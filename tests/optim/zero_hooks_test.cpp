@@ -68,6 +68,41 @@ TEST(ZeroHooks, StepBehindEveryHookWithBucketsWholeAndSharded) {
   }
 }
 
+// Some of the parameters are not ZeRO's, and a rate of 0 leaves all where they are.
+TEST(ZeroHooks, GradientsAreThoseOfTheInnerHookToTheLastBit) {
+  for (int ranks : {1, 2, 3, 4}) {
+    run_ranks(ranks, [](ProcessGroup group) {
+      for (const bool views : {false, true}) {
+        Setting setting;
+        setting.ddp.gradient_as_bucket_view = views;
+        Tower expected_net = make_tower();
+        Ddp expected(expected_net, group, setting.ddp);
+        expected->set_hook(make_hook("allreduce"));
+        for (int step = 0; step < 3; ++step) train_step(expected, setting, step);
+        for (const bool interleaved : {false, true}) {
+          Tower net = make_tower();
+          Ddp ddp(net, group, setting.ddp);
+          optim::NamedParameters some;
+          for (const auto& item : net->named_parameters())
+            if (!item.key().starts_with("third"))
+              some.emplace_back(item.key(), item.value());
+          auto zero = std::make_shared<ZeroRedundancyOptimizer>(
+              std::vector<optim::ZeroGroup>{{some, "sgd:lr=0"}}, group);
+          const auto inner = make_hook("allreduce");
+          ddp->set_hook(interleaved
+                            ? optim::hook_with_zero_step_interleaved(inner, ddp, zero)
+                            : optim::hook_with_zero_step(inner, ddp, zero));
+          for (int step = 0; step < 3; ++step) train_step(ddp, setting, step);
+          const auto gradients = expected_net->named_parameters();
+          for (const auto& item : net->named_parameters())
+            EXPECT_TRUE(torch::equal(item.value().grad(), gradients[item.key()].grad()))
+                << item.key() << ", interleaved " << interleaved << ", views " << views;
+        }
+      }
+    });
+  }
+}
+
 TEST(ZeroHooks, WholeBucketsBelongToOneRankOnceTheyAreMadeAnew) {
   run_ranks(3, [](ProcessGroup group) {
     Training zero(group, {}, How::interleaved);
