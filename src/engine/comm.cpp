@@ -7,35 +7,55 @@
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/run.h"
+#include "engine/transfers.h"
 
 namespace brigade {
 
 using engine::Clock;
+using engine::Key;
 using engine::kStations;
 using Work = c10::intrusive_ptr<c10d::Work>;
+
+namespace {
+
+// One of the two.
+struct Started {
+  Started() = default;
+  Started(Work work) : work(std::move(work)) {}
+  Started(std::shared_ptr<engine::Transfers> transfers) : transfers(std::move(transfers)) {}
+  void wait() const { transfers ? transfers->wait() : static_cast<void>(work->wait()); }
+  Work work;
+  std::shared_ptr<engine::Transfers> transfers;
+};
+
+}  // namespace
 
 struct Collective::Operation {
   Comm::Lane& lane;
   int64_t bytes_sent;
-  std::function<Work(c10d::ProcessGroup&)> issue;
+  std::function<Started(c10d::ProcessGroup&)> issue;
   // Brings results that were staged in host memory to where the caller wants them.
   std::function<void()> unstage;
   int way = 0;  // on which of the station's connections
-  Work work;
+  Started started;
   Clock::time_point issued;
 
   void start() {
     issued = Clock::now();
-    work = issue(lane.run.engine->station_group(lane.station, lane.over, way));
+    started = issue(lane.run.engine->station_group(lane.station, lane.over, way));
     std::lock_guard lock(lane.run.counting);
     ++lane.run.cost.collectives;
     lane.run.cost.bytes_sent += bytes_sent;
   }
   void finish() {
-    work->wait();  // complete by now: throws its error, orders the current stream behind it
+    // Complete by now: throws its error, orders the current stream behind it.
+    started.wait();
     if (lane.run.engine->runs_through()) {
       lane.run.note(TraceEvent::Kind::collective, lane.station, lane.key, issued,
                     bytes_sent);
+    } else if (started.transfers) {
+      lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.key, issued,
+                    bytes_sent, started.transfers->completed_at());
     }
     if (unstage) unstage();
     std::lock_guard lock(lane.run.counting);
@@ -63,8 +83,16 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
                 " collectives one after the other; use split() for more");
   }
   operation_->start();
-  const size_t next = ++lane.station;
-  const auto future = operation_->work->getFuture();
+  lane.move_on();
+  const size_t next = lane.station;
+  if (operation_->started.transfers) {
+    // The line's copy: another thread may resume the coroutine, which owns lane and *this.
+    const auto line = lane.run.line;
+    line->arrive(next, Key(lane.key),
+                 {lane.run.shared_from_this(), waiting, operation_->started.transfers});
+    return;
+  }
+  const auto future = operation_->started.work->getFuture();
   const auto issued = operation_->issued;
   const int64_t bytes = operation_->bytes_sent;
   // From here on another thread may resume the coroutine, which owns *this: only copies.
@@ -135,7 +163,8 @@ Collective Comm::all_reduce(at::Tensor tensor) {
 namespace {
 
 // A collective from one tensor to another, both flat and, for Gloo, in host memory.
-using Transfer = std::function<Work(c10d::ProcessGroup&, at::Tensor& to, at::Tensor& from)>;
+using Transfer =
+    std::function<Started(c10d::ProcessGroup&, at::Tensor& to, at::Tensor& from)>;
 
 Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor& output,
                     int64_t bytes_sent, Transfer issue) {
@@ -156,6 +185,16 @@ Transfer exchange(std::vector<int64_t> to, std::vector<int64_t> from) {
   return [to = std::move(to), from = std::move(from)](
              c10d::ProcessGroup& group, at::Tensor& output, at::Tensor& input) mutable {
     return group.alltoall_base(output, input, from, to);
+  };
+}
+
+// The same, of lengths that differ, in the way of the engine's backend.
+Transfer exchange_of(const Comm::Lane& lane, std::vector<int64_t> to,
+                     std::vector<int64_t> from) {
+  if (lane.run.engine->runs_through()) return exchange(std::move(to), std::move(from));
+  return [to = std::move(to), from = std::move(from), limit = lane.group().timeout()](
+             c10d::ProcessGroup& group, at::Tensor& output, at::Tensor& input) {
+    return engine::Transfers::start(group, input, to, output, from, limit);
   };
 }
 
@@ -184,8 +223,9 @@ Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output
               " elements can't be divided among ", others, " other ranks");
   std::vector<int64_t> parts(static_cast<size_t>(comm.size()), input.numel() / others);
   parts[static_cast<size_t>(comm.rank())] = 0;
-  return transfer(Comm::Lane::of(comm), input, output, payload_bytes(input),
-                  exchange(parts, parts));
+  Comm::Lane& lane = Comm::Lane::of(comm);
+  return transfer(lane, input, output, payload_bytes(input),
+                  exchange_of(lane, parts, parts));
 }
 
 Collective engine::exchange_parts(Comm& comm, at::Tensor input, std::vector<int64_t> to,
@@ -195,8 +235,9 @@ Collective engine::exchange_parts(Comm& comm, at::Tensor input, std::vector<int6
   const int64_t kept = to.at(static_cast<size_t>(comm.rank()));
   const int64_t sent =
       payload_bytes(input) - kept * static_cast<int64_t>(input.element_size());
-  return transfer(Comm::Lane::of(comm), input, output, sent,
-                  exchange(std::move(to), std::move(from)));
+  Comm::Lane& lane = Comm::Lane::of(comm);
+  return transfer(lane, input, output, sent,
+                  exchange_of(lane, std::move(to), std::move(from)));
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {

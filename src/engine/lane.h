@@ -13,7 +13,15 @@ struct Comm::Lane {
   engine::Key key;
   size_t station = 0;      // whose thread runs the lane's present stretch
   ProcessGroup over = {};  // whose ranks take part, see Within; empty: the engine's
+  // Keys of what comes after the splits that the lane is a part of.
+  std::vector<engine::Key> after = {};
 
+  // To the next station. What comes after the lane's splits stands where its furthest part
+  // has ended: behind here, so that here the next bucket need not wait for it.
+  void move_on() {
+    for (const engine::Key& later : after) run.line->pass(later, station, station + 1);
+    ++station;
+  }
   const ProcessGroup& group() const { return over ? over : run.engine->group(); }
   static Lane& of(Comm& comm) { return *comm.lane_; }
 };

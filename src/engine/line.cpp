@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/run.h"
+#include "engine/transfers.h"
 
 namespace brigade::engine {
 
@@ -64,6 +65,12 @@ void Line::serve(size_t index) {
     if (stop_) break;
     auto next =
         station.waiting.extract(station.expected.extract(station.expected.begin()).value());
+    if (!await_transfers(station, next.mapped(), lock)) {
+      lock.unlock();
+      next = {};
+      lock.lock();
+      break;
+    }
     lock.unlock();
     next.mapped().run->resume(next.mapped().coroutine, index, next.key());
     next = {};  // may end the bucket: not under the lock
@@ -73,6 +80,18 @@ void Line::serve(size_t index) {
   thread_ended_.notify_all();
 }
 
+// False: the line was stopped meanwhile.
+bool Line::await_transfers(Station& station, const Resume& resume,
+                           std::unique_lock<std::mutex>& lock) {
+  if (!resume.awaited) return true;
+  station.awaited = resume.awaited;
+  lock.unlock();
+  resume.awaited->complete();
+  lock.lock();
+  station.awaited = nullptr;
+  return !stop_;
+}
+
 void Line::stop(std::chrono::milliseconds grace) {
   std::map<Key, Resume> dropped[kStations];  // ends them outside of the lock
   std::unique_lock lock(mutex_);
@@ -80,6 +99,7 @@ void Line::stop(std::chrono::milliseconds grace) {
   for (size_t index = 0; index < kStations; ++index) {
     dropped[index].swap(stations_[index].waiting);
     stations_[index].arrived.notify_all();
+    if (stations_[index].awaited) stations_[index].awaited->abort();
   }
   const auto all_ended = [&] {
     return std::none_of(std::begin(stations_), std::end(stations_),

@@ -22,6 +22,7 @@
 namespace brigade::engine {
 
 class Run;
+class Transfers;
 
 using Key = std::vector<uint32_t>;
 // One more than the collectives that one lane may await one after the other.
@@ -31,6 +32,9 @@ inline constexpr size_t kStations = 17;
 struct Resume {
   std::shared_ptr<Run> run;
   std::coroutine_handle<> coroutine;
+  // What to wait for first; none: nothing. A station has nothing else to do meanwhile, for
+  // it serves in order.
+  std::shared_ptr<Transfers> awaited = nullptr;
 };
 
 // Thread-safe. Its threads hold it, hence make().
@@ -48,20 +52,23 @@ class Line : public std::enable_shared_from_this<Line> {
   // The stations from `first` on expect key.0 … key.lanes instead of key: the parts, and
   // then what comes after them.
   void split(const Key& key, size_t first, uint32_t lanes);
-  // Drops whoever waits, ends the threads. A thread that is stuck inside a hook is left
-  // behind after `grace`.
+  // Drops whoever waits, for transfers too, ends the threads. A thread that is stuck inside
+  // a hook is left behind after `grace`.
   void stop(std::chrono::milliseconds grace);
 
  private:
   struct Station {
     std::set<Key> expected;
     std::map<Key, Resume> waiting;
+    std::shared_ptr<Transfers> awaited;  // by its thread, now
     std::condition_variable arrived;
     std::thread thread;
     bool serving = false;
   };
   Line() = default;
   void serve(size_t index);
+  bool await_transfers(Station& station, const Resume& resume,
+                       std::unique_lock<std::mutex>& lock);
   static bool next_is_here(const Station& station) {
     return !station.expected.empty() && station.waiting.count(*station.expected.begin());
   }

@@ -72,7 +72,7 @@ void Run::resume(std::coroutine_handle<> coroutine, size_t station, const Key& k
 }
 
 void Run::note(TraceEvent::Kind kind, size_t station, const Key& key,
-               Clock::time_point begin, int64_t bytes) {
+               Clock::time_point begin, int64_t bytes, Clock::time_point end) {
   if (!engine->trace().recording()) return;
   engine->trace().add({.kind = kind,
                        .station = static_cast<int>(station),
@@ -82,7 +82,7 @@ void Run::note(TraceEvent::Kind kind, size_t station, const Key& key,
                        .bytes = bytes,
                        .ready = started,
                        .begin = begin,
-                       .end = Clock::now()});
+                       .end = end});
 }
 
 Root Run::drive() {

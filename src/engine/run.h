@@ -54,7 +54,7 @@ class Run : public std::enable_shared_from_this<Run> {
 
   // Notes an event of the lane `key`, where the engine wants it.
   void note(TraceEvent::Kind kind, size_t station, const Key& key, Clock::time_point begin,
-            int64_t bytes = 0);
+            int64_t bytes = 0, Clock::time_point end = Clock::now());
 
   std::string describe() const;  // "hook 'fp16', bucket 3, step 17"
 

@@ -19,12 +19,17 @@ class Lanes {
  public:
   Lanes(Comm::Lane& parent, int count, const Comm::Body& body)
       : parent_(parent), left_(count + 1) {
+    Key last = parent.key;
+    last.push_back(static_cast<uint32_t>(count));
+    std::vector<Key> after = parent.after;
+    after.push_back(std::move(last));
     parent.run.line->split(parent.key, parent.station + 1, static_cast<uint32_t>(count));
     for (int index = 0; index < count; ++index) {
       Key key = parent.key;
       key.push_back(static_cast<uint32_t>(index));
       Part& part = parts_.emplace_back();
-      part.lane = new Comm::Lane{parent.run, std::move(key), parent.station, parent.over};
+      part.lane =
+          new Comm::Lane{parent.run, std::move(key), parent.station, parent.over, after};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
       part.root = drive(part, index, body).coroutine;
     }
@@ -98,12 +103,10 @@ class Lanes {
   }
 
   void move_parent() {
-    const size_t here = parent_.station;
     for (const Part& part : parts_) {
       parent_.station = std::max(parent_.station, part.lane->station);
     }
     parent_.key.push_back(static_cast<uint32_t>(parts_.size()));
-    parent_.run.line->pass(parent_.key, here + 1, parent_.station);
   }
   void hand_over() {
     parent_.run.line->arrive(parent_.station, parent_.key,
