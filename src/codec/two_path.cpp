@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "brigade/error.h"
 
@@ -54,8 +54,8 @@ void TwoPathCodec::encode(const at::Tensor& values, int64_t chunk_elements, doub
   const Bytes bytes = span_of<uint8_t>(wire);
   const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
   if (values.numel() < chunk_elements || values.numel() == 0) {
-    std::memset(headers.data(), 0, headers.size());
-    std::memset(codes.data() + filled, 0, codes.size() - filled);
+    std::ranges::fill(headers, uint8_t{0});
+    std::ranges::fill(codes.subspan(filled), uint8_t{0});
   }
   if (values.numel() == 0) return;
   encode_kernel(const_span_of<float>(values), factor,
