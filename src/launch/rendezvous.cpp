@@ -41,8 +41,8 @@ Master parse_tcp(const std::string& method) {
 // that the others were told. A name that means loopback here (Debian gives a host's own
 // name 127.0.1.1) but belongs to a job of several hosts cannot tell which of our addresses
 // they see: all of them.
-int listen_for(const Master& master, const Environment& environment) {
-  const Address address = resolve(master.host, master.port).front();
+int listen_for(const Address& address, const Master& master,
+               const Environment& environment) {
   const bool several_hosts = environment.local_world_size &&
                              *environment.local_world_size < environment.world_size;
   return address.loopback() && several_hosts ? listen_on_all(master.port)
@@ -61,12 +61,10 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   // the server was reached already, so that half the time is plenty, and the error is still
   // its own.
   options.timeout = std::max(timeout / 2, std::chrono::milliseconds(1));
-  if (host_it) {
-    // LibTorch's own server would listen on every interface.
-    options.masterListenFd = listen_for(master, environment);
-  }
   const Address there = host_it ? resolve(master.host, master.port).front()
                                 : reach(master.host, master.port, deadline);
+  // LibTorch's own server would listen on every interface.
+  if (host_it) options.masterListenFd = listen_for(there, master, environment);
   try {
     auto store = open_tcp_store(there.host(), options);
     store->setTimeout(timeout);

@@ -283,6 +283,28 @@ TEST_P(EngineRanks, CountsBytesAndCollectives) {
   });
 }
 
+TEST_P(EngineRanks, AllToAllBringsEachRankWhatTheOthersHaveForIt) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int64_t size = group.size();
+    auto engine = Engine::make(group, "all_to_all");
+    engine->set_hook(make_hook("swap", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+      at::Tensor output = at::empty_like(bucket.buffer());
+      co_await comm.all_to_all(bucket.buffer(), output);
+      co_return output;
+    }));
+    // Three values for each rank: 100 from + 10 to, and 0, 1 and 2.
+    const at::Tensor ranks = at::arange(size, at::kFloat).view({-1, 1});
+    const at::Tensor counts = at::arange(3, at::kFloat).view({1, -1});
+    at::Tensor mine = (100 * group.rank() + 10 * ranks + counts).view({-1}).contiguous();
+    auto future = engine->run(make_bucket(0, 1, mine));
+    future->waitAndThrow();
+    const at::Tensor expected = (100 * ranks + 10 * group.rank() + counts).view({-1});
+    EXPECT_TRUE(at::equal(future->value().toTensor(), expected));
+    EXPECT_EQ(engine->stats().total.bytes_sent, 12 * (size - 1));
+    engine->close();
+  });
+}
+
 TEST(Engine, RefusesAnotherHookWhileABucketIsUnderWay) {
   run_ranks(2, [](ProcessGroup group) {
     auto engine = Engine::make(group, "busy");
