@@ -47,7 +47,7 @@ class ProcessGroup {
   ProcessGroup() = default;  // no group: false
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
   // Collective. Uses a group that somebody else made, torch.distributed for instance; its
-  // store serves exchange(), barrier() and the groups made from this one.
+  // store serves gather_texts(), barrier() and the groups made from this one.
   static ProcessGroup wrap(c10::intrusive_ptr<c10d::ProcessGroup> group);
   explicit operator bool() const { return state_ != nullptr; }
 
@@ -81,7 +81,8 @@ class ProcessGroup {
   // Collective. Every rank's text, by rank, through the store: for small things, before any
   // tensor moves. `what` is named in errors, and must be equal on all ranks
   // (MismatchError).
-  std::vector<std::string> exchange(const std::string& what, const std::string& mine) const;
+  std::vector<std::string> gather_texts(const std::string& what,
+                                        const std::string& mine) const;
   // Collective. In place; `tensor` must be contiguous (ConfigError). Blocks until it is
   // done, with NCCL the current stream only. Throws TimeoutError when the others do not
   // take part in time.

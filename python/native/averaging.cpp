@@ -2,10 +2,10 @@
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "brigade/averaging/model_averager.h"
-#include "brigade/hooks/post_local_sgd.h"
-#include "brigade/optim/diloco.h"
-#include "optim/local_training.h"
+#include "brigade/local_sgd/diloco.h"
+#include "brigade/local_sgd/model_averager.h"
+#include "brigade/local_sgd/post_local_sgd.h"
+#include "local_sgd/local_training.h"
 #include "reduction.h"
 
 namespace brigade::python {

@@ -1,11 +1,11 @@
 // ZeRO: an optimizer whose state is spread over the ranks, and the hooks that step it.
-#include "brigade/optim/zero.h"
+#include "brigade/zero/zero.h"
 
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "optim/zero_step.h"
 #include "reduction.h"
+#include "zero/step.h"
 
 namespace brigade::python {
 namespace {

@@ -1,9 +1,9 @@
 #include <charconv>
 
-#include "brigade/averaging/model_averager.h"
 #include "brigade/checkpoint.h"
-#include "brigade/optim/diloco.h"
-#include "brigade/optim/local_sgd.h"
+#include "brigade/local_sgd/diloco.h"
+#include "brigade/local_sgd/local_sgd.h"
+#include "brigade/local_sgd/model_averager.h"
 
 namespace brigade {
 namespace {

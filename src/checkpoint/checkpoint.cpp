@@ -83,7 +83,7 @@ std::vector<std::string> agree(const ProcessGroup& group, const std::string& wha
   } catch (const std::exception& error) {
     text = std::string("-") + error.what();
   }
-  std::vector<std::string> all = group.exchange(what, text);
+  std::vector<std::string> all = group.gather_texts(what, text);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].starts_with('-'))
       throw CheckpointError("rank " + std::to_string(rank) + ": " + all[rank].substr(1));

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "checkpoint/hash.h"
+#include "base/hash.h"
 
 namespace brigade::checkpoint {
 namespace {
@@ -56,7 +56,7 @@ uint64_t header_hash(std::string text, size_t place) {
   text.replace(place, zeros.size(), zeros);
   const uint64_t length = text.size();
   std::string all(reinterpret_cast<const char*>(&length), sizeof length);
-  return hash64(all + text);
+  return base::hash64(all + text);
 }
 
 size_t checksum_place(std::string_view text) {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/hash.h"
 #include "checkpoint/format.h"
-#include "checkpoint/hash.h"
 
 namespace brigade {
 namespace checkpoint {
@@ -230,8 +230,8 @@ at::Tensor tensor_of(const InputFile& file, const Header& header, const Entry& e
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
   file.read(header.data_begin + entry.begin, tensor.mutable_data_ptr(), tensor.nbytes());
   if (header.checksum.empty()) return tensor;
-  const std::string found =
-      digits(hash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
+  const std::string found = digits(
+      base::hash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
   const std::string& written = header.checksums.at(entry.name);
   if (found != written)
     file.fail("corrupt: tensor '" + entry.name + "' has the checksum " + found + ", but " +

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/hash.h"
 #include "checkpoint/format.h"
-#include "checkpoint/hash.h"
 
 namespace brigade {
 namespace checkpoint {
@@ -120,7 +120,7 @@ json metadata_of(const SafetensorsFile& content, const std::vector<Stored>& tens
   metadata[kFormat] = "1";
   metadata[kChecksum] = kNoChecksum;
   for (const Stored& each : tensors)
-    metadata[kChecksumOf + each.name] = digits(hash64(each.bytes()));
+    metadata[kChecksumOf + each.name] = digits(base::hash64(each.bytes()));
   return metadata;
 }
 

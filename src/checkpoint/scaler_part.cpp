@@ -1,7 +1,7 @@
 #include <charconv>
 
 #include "brigade/checkpoint.h"
-#include "brigade/grad_scaler.h"
+#include "brigade/optim/grad_scaler.h"
 
 namespace brigade {
 namespace {

@@ -1,5 +1,5 @@
 #include "brigade/checkpoint.h"
-#include "brigade/optim/zero.h"
+#include "brigade/zero/zero.h"
 
 namespace brigade {
 

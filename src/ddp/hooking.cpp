@@ -80,7 +80,7 @@ void DdpCore::State::agree_on_hook() {
 // Ranks that had different hooks for a while have made different numbers of engines, which
 // would wait for each other under different names, or over connections already closed.
 void DdpCore::State::agree_on_engine() {
-  const auto names = engine->group().exchange("engine", engine->name());
+  const auto names = engine->group().gather_texts("engine", engine->name());
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "" : "|") + name;
   if (std::count(names.begin(), names.end(), names.front()) ==

@@ -105,7 +105,7 @@ void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
   const std::string mine = refusal.empty() ? join(describe(model, options)) : "";
   const std::string word =
       refusal.empty() ? std::to_string(hash(mine)) : "refused: " + refusal;
-  const auto words = group.exchange("ddp model", word);
+  const auto words = group.gather_texts("ddp model", word);
   std::vector<int> refused;
   for (int rank = 0; rank < group.size(); ++rank) {
     if (words[rank].starts_with("refused: ")) refused.push_back(rank);
@@ -119,7 +119,7 @@ void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
     return;
   throw MismatchError(
       "the ranks' models or options differ: " +
-      first_difference(group.exchange("ddp model details", mine)) +
+      first_difference(group.gather_texts("ddp model details", mine)) +
       ". Every rank must build the same model and wrap it with the same options");
 }
 

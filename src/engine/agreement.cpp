@@ -7,7 +7,7 @@
 namespace brigade::engine {
 
 void agree_on_hook(const ProcessGroup& group, const std::string& fingerprint) {
-  const std::vector<std::string> all = group.exchange("hook", fingerprint);
+  const std::vector<std::string> all = group.gather_texts("hook", fingerprint);
   std::map<std::string, std::string> ranks_of;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::string& ranks = ranks_of[all[rank]];

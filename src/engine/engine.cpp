@@ -7,9 +7,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/huge_pages.h"
 #include "engine/agreement.h"
 #include "engine/average.h"
-#include "engine/huge_pages.h"
 
 namespace brigade::engine {
 namespace {
@@ -171,7 +171,7 @@ void Engine::settle(const Bucket& bucket) {
     if (seen == buffer.const_data_ptr()) return;
     seen = buffer.const_data_ptr();
   }
-  prefer_huge_pages(buffer);
+  base::advise_huge_pages(buffer);
 }
 
 void Engine::order_stream(Run& run) {

@@ -9,9 +9,9 @@
 
 #include <memory>
 
+#include "base/buffer_pool.h"
 #include "brigade/hook.h"
 #include "codec/codec.h"
-#include "exchange/spare_memory.h"
 
 namespace brigade {
 
@@ -33,7 +33,7 @@ class TwoPhase {
   Task<void> reduce_segment(at::Tensor values, at::Tensor residual, Comm& comm);
 
   const std::shared_ptr<const Codec> codec_;
-  SpareMemory spare_;
+  base::BufferPool spare_;
 };
 
 }  // namespace brigade

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/huge_pages.h"
+#include "base/huge_pages.h"
 #include "hooks/stream_use.h"
 
 namespace brigade {
@@ -39,8 +39,8 @@ bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
 }
 
 at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
-  at::Tensor flat = engine::empty_in_huge_pages(bucket.buffer().sizes(),
-                                                bucket.buffer().options().dtype(at::kFloat))
+  at::Tensor flat = base::empty_in_huge_pages(bucket.buffer().sizes(),
+                                              bucket.buffer().options().dtype(at::kFloat))
                         .zero_();
   int64_t begin = 0;
   for (size_t index = 0; index < bucket.names().size(); ++index) {

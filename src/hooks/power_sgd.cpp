@@ -4,9 +4,9 @@
 // *Leftovers* are the gradients that go uncompressed.
 #include <ATen/ATen.h>
 
+#include "base/huge_pages.h"
 #include "codec/low_rank.h"
 #include "engine/average.h"
-#include "engine/huge_pages.h"
 #include "hooks/power_sgd_core.h"
 #include "hooks/stream_use.h"
 
@@ -206,7 +206,7 @@ void PowerSGD::project(Group& group) {
     for (low_rank::Residual* error : errors) {
       if (!error->sum.defined())
         error->sum =
-            engine::empty_in_huge_pages(group.m[0].sizes(), group.m.options()).zero_();
+            base::empty_in_huge_pages(group.m[0].sizes(), group.m.options()).zero_();
     }
     return low_rank::project(group.m, errors, group.q, group.p);
   }

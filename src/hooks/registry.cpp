@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <array>
 
+#include "base/option_spec.h"
 #include "brigade/hooks/power_sgd.h"
 #include "hooks/dense.h"
 #include "hooks/int8.h"
-#include "hooks/options.h"
 
 namespace brigade {
 namespace {
 
-using Make = std::shared_ptr<Hook> (*)(const HookOptions&);
+using Make = std::shared_ptr<Hook> (*)(const base::OptionSpec&);
 using Wrap = std::shared_ptr<Hook> (*)(std::shared_ptr<Hook>);
 
 // A row of the table, with what only this file uses.
@@ -22,12 +22,12 @@ struct Row {
 };
 
 template <std::shared_ptr<Hook> (*factory)()>
-std::shared_ptr<Hook> plain(const HookOptions&) {
+std::shared_ptr<Hook> plain(const base::OptionSpec&) {
   return factory();
 }
 
 template <std::shared_ptr<PowerSGDHook> (*factory)(PowerSGDOptions)>
-std::shared_ptr<Hook> power_sgd(const HookOptions& given) {
+std::shared_ptr<Hook> power_sgd(const base::OptionSpec& given) {
   PowerSGDOptions options;
   options.matrix_approximation_rank =
       given.integer("rank", options.matrix_approximation_rank);
@@ -106,7 +106,7 @@ const Row& find(std::string_view name) {
                                   [&](const Row& row) { return row.entry.name == name; });
   if (found == kRows.end()) {
     throw ConfigError("no hook named '" + std::string(name) + "'" +
-                      suggestion(name, names(false)));
+                      base::suggestion(name, names(false)));
   }
   return *found;
 }
@@ -122,7 +122,7 @@ std::shared_ptr<Hook> make_hook(std::string_view spec) {
     const Row& row = find(outer);
     if (!row.wrap) {
       throw ConfigError("hook '" + std::string(outer) + "' can't stand before '+'" +
-                        suggestion(outer, names(true)));
+                        base::suggestion(outer, names(true)));
     }
     return row.wrap(make_hook(spec.substr(plus + 1)));
   }
@@ -130,7 +130,7 @@ std::shared_ptr<Hook> make_hook(std::string_view spec) {
   const Row& row = find(spec.substr(0, colon));
   const std::string_view options =
       colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
-  return row.make(HookOptions(row.entry.name, options, row.entry.options));
+  return row.make(base::OptionSpec(row.entry.name, options, row.entry.options));
 }
 
 std::string_view hook_spec(DDPCommHookType type) {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "brigade/launch.h"
-#include "launch/launcher_job.h"
+#include "launch/job.h"
 
 namespace brigade {
 namespace launching {

@@ -17,8 +17,8 @@
 #include <random>
 #include <sstream>
 
+#include "base/read_whole.h"
 #include "brigade/error.h"
-#include "launch/read_whole.h"
 
 namespace brigade::launching {
 namespace {
@@ -31,7 +31,7 @@ struct Status {
 };
 
 std::optional<Status> status_of(const std::string& pid) {
-  const std::string text = read_whole("/proc/" + pid + "/stat");
+  const std::string text = base::read_whole("/proc/" + pid + "/stat");
   // The name before it is in brackets and may hold anything.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<Status> status_of(const std::string& pid) {
 
 bool marked(const std::string& pid, const std::string& mark) {
   const std::string wanted = std::string(WorkerFamily::kMarkName) + "=" + mark;
-  const std::string variables = read_whole("/proc/" + pid + "/environ");
+  const std::string variables = base::read_whole("/proc/" + pid + "/environ");
   for (size_t at = 0; at < variables.size();) {
     const size_t end = std::min(variables.find('\0', at), variables.size());
     if (std::string_view(variables).substr(at, end - at) == wanted) return true;

@@ -1,4 +1,4 @@
-#include "brigade/grad_scaler.h"
+#include "brigade/optim/grad_scaler.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "engine/huge_pages.h"
+#include "base/huge_pages.h"
 
 namespace brigade::optim {
 namespace {
@@ -58,7 +58,7 @@ at::Tensor& Optimizer::slot(Slots& slots, size_t index, double fill) {
   if (!tensor.defined()) {
     const auto options = slots.parameter.options().requires_grad(false);
     tensor = slots.parameter.is_contiguous()
-                 ? engine::empty_in_huge_pages(slots.parameter.sizes(), options).fill_(fill)
+                 ? base::empty_in_huge_pages(slots.parameter.sizes(), options).fill_(fill)
                  : at::full_like(slots.parameter, fill, options);
   }
   return tensor;

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "base/option_spec.h"
 #include "brigade/optim/adadelta.h"
 #include "brigade/optim/adagrad.h"
 #include "brigade/optim/adam.h"
@@ -8,15 +9,14 @@
 #include "brigade/optim/rmsprop.h"
 #include "brigade/optim/rprop.h"
 #include "brigade/optim/sgd.h"
-#include "hooks/options.h"
 
 namespace brigade::optim {
 namespace {
 
-double read(const HookOptions& given, const char* field, double value) {
+double read(const base::OptionSpec& given, const char* field, double value) {
   return given.number(field, value);
 }
-bool read(const HookOptions& given, const char* field, bool value) {
+bool read(const base::OptionSpec& given, const char* field, bool value) {
   return given.flag(field, value);
 }
 
@@ -25,7 +25,7 @@ std::shared_ptr<Optimizer> make(std::string_view name, std::string_view text) {
   Options options;
   std::vector<std::string_view> known;
   Options::fields(options, [&](const char* field, auto&) { known.push_back(field); });
-  const HookOptions given(name, text, known, "optimizer");
+  const base::OptionSpec given(name, text, known, "optimizer");
   Options::fields(
       options, [&](const char* field, auto& value) { value = read(given, field, value); });
   return std::make_shared<Kind>(options);
@@ -63,7 +63,7 @@ std::shared_ptr<Optimizer> make_optimizer(std::string_view spec) {
                                                           : spec.substr(colon + 1));
   }
   throw ConfigError("no optimizer named '" + std::string(name) + "' that can step in the " +
-                    "backward pass" + suggestion(name, optimizer_names()));
+                    "backward pass" + base::suggestion(name, optimizer_names()));
 }
 
 }  // namespace brigade::optim

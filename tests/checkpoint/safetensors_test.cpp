@@ -14,7 +14,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "checkpoint/hash.h"
+#include "base/hash.h"
 #include "support/command.h"
 #include "support/ranks.h"
 
@@ -93,11 +93,10 @@ SafetensorsFile small_file(float value = 1) {
 }
 
 TEST(Safetensors, TheHashIsXXH64) {
-  using checkpoint::hash64;
-  EXPECT_EQ(hash64(""), 0xEF46DB3751D8E999u);
-  EXPECT_EQ(hash64("a"), 0xD24EC4F1A98C6E5Bu);
-  EXPECT_EQ(hash64("abc"), 0x44BC2CF5AD770999u);
-  EXPECT_EQ(hash64("Nobody inspects the spammish repetition"), 0xFBCEA83C8A378BF1u);
+  EXPECT_EQ(base::hash64(""), 0xEF46DB3751D8E999u);
+  EXPECT_EQ(base::hash64("a"), 0xD24EC4F1A98C6E5Bu);
+  EXPECT_EQ(base::hash64("abc"), 0x44BC2CF5AD770999u);
+  EXPECT_EQ(base::hash64("Nobody inspects the spammish repetition"), 0xFBCEA83C8A378BF1u);
 }
 
 TEST(Safetensors, WhatIsWrittenComesBackForEveryDtype) {

@@ -9,8 +9,8 @@
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
-#include "brigade/optim/zero_hooks.h"
 #include "brigade/sampler.h"
+#include "brigade/zero/zero_hooks.h"
 
 namespace brigade::testing {
 

@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
+#include "base/hash.h"
 #include "brigade/launch.h"
-#include "checkpoint/hash.h"
 #include "small_run.h"
 
 namespace brigade::testing {
@@ -70,8 +70,8 @@ class Trainer {
   void say() {
     for (size_t i = 0; i < runs_.size(); ++i) {
       const at::Tensor all = runs_[i]->everything().contiguous();
-      const uint64_t hash = checkpoint::hash64(
-          {static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
+      const uint64_t hash =
+          base::hash64({static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
       std::printf("rank %d run %zu %016" PRIx64 "\n", group_.rank(), i, hash);
     }
   }

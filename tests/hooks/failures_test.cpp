@@ -110,7 +110,7 @@ void expect_failure_and_recovery(Rig& rig, Clumsy& clumsy, Mistake mistake, int 
   if (culprit >= 0) expect_contains(text, "rank " + std::to_string(culprit) + ":");
   EXPECT_EQ(text_of_failure(rig, 2), text) << "the first cause is kept";
   // Through the store, which no failure of a hook touches.
-  for (const std::string& theirs : rig.group.exchange("failure", text))
+  for (const std::string& theirs : rig.group.gather_texts("failure", text))
     EXPECT_EQ(theirs, text) << "the ranks show different causes";
   clumsy.mistake = Mistake::none;
   rig.ddp->reset();

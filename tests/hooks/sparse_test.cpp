@@ -41,7 +41,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SparseRanks, ::testing::Values(1, 2, 3));
 TEST_P(SparseRanks, EmbeddingsAreAveragedExactlyUnderEveryKindOfHook) {
   testing::run_ranks(GetParam(), [](ProcessGroup group) {
     const auto expected = gradients(group, "");
-    for (const char* spec : {"allreduce", "fp16", "int8", "powersgd:start=0,rank=5,min_rate=0.1"}) {
+    for (const char* spec :
+         {"allreduce", "fp16", "int8", "powersgd:start=0,rank=5,min_rate=0.1"}) {
       SCOPED_TRACE(spec);
       const auto hooked = gradients(group, spec);
       EXPECT_TRUE(at::allclose(hooked[0], expected[0], 1e-5, 1e-7));

@@ -11,20 +11,23 @@ import sys
 # Each layer, and what it may include, bottom first. `public` are headers directly in include/brigade that hold no
 # more than contracts: errors, options, interfaces.
 ALLOWED = {
+    "base": set(),
     "kernels": set(),
-    "codec": {"kernels"},
-    "torch_port": set(),
-    "launch": {"torch_port"},
-    "engine": {"launch", "torch_port"},
-    "exchange": {"engine", "codec", "launch"},
-    "hooks": {"exchange", "engine", "codec", "launch"},
-    "ddp": {"engine", "launch", "torch_port"},
-    "averaging": {"engine", "launch"},
-    "optim": {"averaging", "ddp", "hooks", "engine", "launch", "kernels"},
-    "checkpoint": {"optim", "averaging", "ddp", "launch"},
+    "codec": {"base", "kernels"},
+    "torch_port": {"base"},
+    "group": {"base", "torch_port"},
+    "launch": {"base", "group"},
+    "engine": {"base", "group", "torch_port"},
+    "exchange": {"base", "engine", "codec", "kernels", "group"},
+    "hooks": {"base", "exchange", "engine", "codec", "group"},
+    "ddp": {"base", "engine", "group", "torch_port"},
+    "optim": {"base", "ddp", "engine", "group", "kernels", "hooks"},
+    "zero": {"base", "optim", "ddp", "exchange", "engine", "group", "kernels"},
+    "local_sgd": {"base", "optim", "ddp", "hooks", "engine", "group"},
+    "checkpoint": {"base", "zero", "local_sgd", "optim", "ddp", "group"},
 }
-# Headers of include/brigade itself speak for the layer that has their stem: process_group.h for launch, because of
-# src/launch/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer
+# Headers of include/brigade itself speak for the layer that has their stem: process_group.h for group, because of
+# src/group/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer
 # below the tools may include.
 PUBLIC = {
     "error": "error",

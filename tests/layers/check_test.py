@@ -13,7 +13,7 @@ class LayerCheck(unittest.TestCase):
     def complaints(self, path, text):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for home in ("src/launch/process_group.cpp", path):
+            for home in ("src/group/process_group.cpp", path):
                 (root / home).parent.mkdir(parents=True, exist_ok=True)
                 (root / home).touch()
             (root / path).write_text(text)
@@ -33,7 +33,7 @@ class LayerCheck(unittest.TestCase):
 
     def test_backends_are_named_in_torch_port_only(self):
         line = "#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>\n"
-        self.assertEqual(len(self.complaints("src/launch/a.cpp", line)), 1)
+        self.assertEqual(len(self.complaints("src/group/a.cpp", line)), 1)
         self.assertEqual(self.complaints("src/torch_port/a.cpp", line), [])
 
     def test_public_headers_leak_nothing(self):

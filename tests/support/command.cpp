@@ -16,7 +16,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "launch/read_whole.h"
+#include "base/read_whole.h"
 
 namespace brigade::testing {
 namespace {
@@ -180,9 +180,9 @@ bool none_left(const std::string& text) {
       if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
       if (pid == std::to_string(getpid())) continue;
       // A zombie has neither.
-      if (launching::read_whole(entry.path() / "cmdline").find(text) != std::string::npos)
+      if (base::read_whole(entry.path() / "cmdline").find(text) != std::string::npos)
         return true;
-      if (launching::read_whole(entry.path() / "environ").find(text) != std::string::npos)
+      if (base::read_whole(entry.path() / "environ").find(text) != std::string::npos)
         return true;
     }
     return false;

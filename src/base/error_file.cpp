@@ -1,0 +1,82 @@
+#include "base/error_file.h"
+
+#include <c10/util/Exception.h>
+#include <cxxabi.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <typeinfo>
+
+namespace brigade::base {
+namespace {
+
+using nlohmann::json;
+
+std::string type_name(const std::type_info& type) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  std::string name = status == 0 ? text : type.name();
+  std::free(text);
+  return name;
+}
+
+std::string message_in(const std::string& text) {
+  const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!data.is_object() || !data.contains("message")) return text;
+  const json& message = data["message"];
+  if (message.is_string()) return message.get<std::string>();
+  if (message.is_object() && message.contains("message") &&
+      message["message"].is_string()) {
+    return message["message"].get<std::string>();
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  // Torch's texts have a backtrace of dozens of lines behind them.
+  return type_name(typeid(error)) + ": " +
+         (torch_error ? torch_error->what_without_backtrace() : error.what());
+}
+
+void write_error_file(const std::string& message) noexcept try {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (!path || !*path) return;
+  const json data = {
+      {"message",
+       {{"message", message},
+        {"extraInfo",
+         {{"timestamp", std::to_string(std::time(nullptr))}, {"py_callstack", message}}}}}};
+  const std::string text = data.dump(-1, ' ', false, json::error_handler_t::replace);
+  // A file of its own, then linked into place: a reader never sees half of it, and of two
+  // threads that fail the first wins.
+  const std::string draft = std::string(path) + "." + std::to_string(getpid());
+  { std::ofstream(draft) << text; }
+  if (link(draft.c_str(), path) != 0) { /* there is an earlier one: it stays */
+  }
+  unlink(draft.c_str());
+} catch (...) {
+}
+
+std::optional<RecordedError> read_error_file(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0 || info.st_size == 0) return std::nullopt;
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  using namespace std::chrono;
+  const auto since_epoch = seconds(info.st_mtim.tv_sec) + nanoseconds(info.st_mtim.tv_nsec);
+  return RecordedError{
+      message_in(text),
+      system_clock::time_point(duration_cast<system_clock::duration>(since_epoch))};
+}
+
+}  // namespace brigade::base

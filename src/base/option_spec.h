@@ -1,0 +1,34 @@
+// "key=value,key=value" of a hook's spec.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace brigade::base {
+
+// The candidate that `word` most likely means, if one is near: two edits, or one in short
+// words.
+std::string_view nearest(std::string_view word,
+                         std::span<const std::string_view> candidates);
+// "; did you mean 'x'? known: a, b, x"
+std::string suggestion(std::string_view word, std::span<const std::string_view> candidates);
+
+// Each getter throws ConfigError that names hook, option, value and what is expected.
+class OptionSpec {
+ public:
+  // `kind`: what the errors call it.
+  OptionSpec(std::string_view hook, std::string_view text,
+             std::span<const std::string_view> known, const char* kind = "hook");
+  int64_t integer(const std::string& key, int64_t fallback) const;
+  uint64_t natural(const std::string& key, uint64_t fallback) const;
+  double number(const std::string& key, double fallback) const;
+  bool flag(const std::string& key, bool fallback) const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const char* expected) const;
+  std::string hook_;  // "hook 'fp16'"
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace brigade::base

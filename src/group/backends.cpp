@@ -1,0 +1,102 @@
+// From a backend's name to connected c10d groups.
+#include <signal.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "base/exception_text.h"
+#include "brigade/error.h"
+#include "group/process_group_state.h"
+#include "torch_port/nccl_backend.h"
+#include "torch_port/solo_backend.h"
+
+namespace brigade::group {
+namespace {
+
+using Group = c10d::ProcessGroup;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
+                                         const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
+}
+
+BackendPtr connect_gloo(const ProcessGroup::State& state) {
+  try {
+    return torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank, state.size,
+                                         state.gloo);
+  } catch (const std::exception& error) {
+    const auto& gloo = state.gloo;
+    throw RendezvousError(
+        "gloo cannot connect the ranks, listening on " +
+        (gloo.address.empty() ? "interface '" + gloo.interface + "'" : gloo.address) +
+        ": " + base::cause_of(error));
+  }
+}
+
+// Gloo writes to a connection that has gone as to any other; by default that ends the
+// process, before anything could say why. A program's own handler stays.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+      now.sa_handler != SIG_DFL) {
+    return;
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void connect_nccl(ProcessGroup::State& state) {
+  const c10::Device device = torch_port::bind_cuda_device(state.local_rank);
+  state.group->setBoundDeviceId(device);
+  state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
+                          torch_port::make_nccl_backend(prefixed(state, "nccl"), state.rank,
+                                                        state.size, state.timeout));
+  // CPU tensors have a way too.
+  state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO,
+                          connect_gloo(state));
+  state.group->setDefaultBackend(Group::BackendType::NCCL);
+}
+
+void connect_cpu(ProcessGroup::State& state) {
+  auto gloo = connect_gloo(state);
+  // Gloo takes CUDA tensors too: it stages them through pinned memory.
+  state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO, gloo);
+  state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::GLOO, gloo);
+  state.group->setDefaultBackend(Group::BackendType::GLOO);
+}
+
+}  // namespace
+
+std::string choose_backend(const std::string& asked) {
+  if (asked == "gloo") return asked;
+  if (asked == "nccl") {
+    if (auto reason = torch_port::why_no_nccl()) {
+      throw ConfigError("backend='nccl' cannot be used here: " + *reason);
+    }
+    return asked;
+  }
+  if (asked != "auto") {
+    throw ConfigError("backend='" + asked + "': expected gloo, nccl or auto");
+  }
+  // A program without CUDA has no CUDA tensors: do not load it for nothing.
+  return torch_port::cuda_is_loaded() && !torch_port::why_no_nccl() ? "nccl" : "gloo";
+}
+
+void connect(ProcessGroup::State& state) {
+  if (state.size == 1) {
+    state.backend = "solo";
+    state.group = torch_port::make_solo_group(state.store, state.timeout);
+    return;
+  }
+  ignore_broken_pipes();
+  state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
+  if (state.backend == "nccl") {
+    connect_nccl(state);
+  } else {
+    connect_cpu(state);
+  }
+  // Nobody goes on before all are connected: a rank that left its group at once would close
+  // connections on which its peers are still waiting for others.
+  gather_texts(state, "connect", "", state.timeout);
+}
+
+}  // namespace brigade::group

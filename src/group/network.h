@@ -1,0 +1,52 @@
+// Addresses and sockets for the rendezvous: what LibTorch's store leaves to chance (which
+// interface it listens on, how long it tries, what it says when it fails) is decided here.
+#pragma once
+#include <sys/socket.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace brigade::group {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool loopback() const;
+  std::string host() const;  // "10.0.0.1", "::1"
+};
+
+// "host:port", with brackets around an IPv6 address.
+std::string endpoint(const std::string& host, int port);
+
+// All addresses of a host name, the preferred first. Throws RendezvousError that names the
+// host.
+std::vector<Address> resolve(const std::string& host, int port);
+
+// A socket that listens on one address, or on all interfaces. The caller owns it.
+// Throws RendezvousError: port in use, not an address of this host.
+int listen_on(const Address& address);
+int listen_on_all(int port);
+
+// The first of a host's addresses where somebody answers; none when nobody does, or the
+// name is not known.
+std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline);
+
+// Tries again and again until somebody answers, and gives the address that did. Throws
+// RendezvousError with the last cause at the deadline.
+Address reach(const std::string& host, int port, Deadline deadline);
+
+// The address that other hosts can reach this one by: the one that a packet to `peer` would
+// leave from; where that is loopback or `peer` is empty, the one of the default route, else
+// of the first interface that is up. Sends nothing. Loopback when there is no other.
+std::string outward_address(const std::string& peer);
+
+// Equal for two processes exactly when they can talk over loopback.
+std::string host_identity();
+
+}  // namespace brigade::group

@@ -1,0 +1,152 @@
+#include "group/rendezvous.h"
+
+#include <map>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "base/exception_text.h"
+#include "brigade/error.h"
+#include "group/file_store.h"
+#include "group/network.h"
+#include "group/tcp_store.h"
+#include "group/watched_store.h"
+
+namespace brigade::group {
+namespace {
+
+std::shared_ptr<Watchdog> watchdog_for(const std::string& address, int rank,
+                                       std::chrono::milliseconds timeout) {
+  return std::make_shared<Watchdog>(
+      "rank " + std::to_string(rank) + ": the store at " + address, timeout);
+}
+
+Master parse_tcp(const std::string& method) {
+  std::string rest = method.substr(6);
+  auto colon = rest.rfind(':');
+  auto expected = [&] {
+    return ConfigError("init_method='" + method +
+                       "': expected tcp://HOST:PORT with a port from 1 to 65535");
+  };
+  if (colon == std::string::npos || colon == 0) throw expected();
+  std::string host = rest.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  try {
+    return {host, parse_int("port", rest.substr(colon + 1), 1, 65535)};
+  } catch (const ConfigError&) {
+    throw expected();
+  }
+}
+
+// Where rank 0 listens: on loopback when all ranks are on this host, else on the address
+// that the others were told. A name that means loopback here (Debian gives a host's own
+// name 127.0.1.1) but belongs to a job of several hosts cannot tell which of our addresses
+// they see: all of them.
+int listen_for(const Address& address, const Master& master,
+               const Environment& environment) {
+  const bool several_hosts = environment.local_world_size &&
+                             *environment.local_world_size < environment.world_size;
+  return address.loopback() && several_hosts ? listen_on_all(master.port)
+                                             : listen_on(address);
+}
+
+c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
+                                         const Environment& environment, bool host_it,
+                                         Deadline deadline,
+                                         std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(master.port);
+  options.isServer = host_it;
+  options.waitWorkers = false;
+  // LibTorch tries a server that answers wrongly again and again, and overshoots its limit;
+  // the server was reached already, so that half the time is plenty, and the error is still
+  // its own.
+  options.timeout = std::max(timeout / 2, std::chrono::milliseconds(1));
+  const Address there = host_it ? resolve(master.host, master.port).front()
+                                : reach(master.host, master.port, deadline);
+  // LibTorch's own server would listen on every interface.
+  if (host_it) options.masterListenFd = listen_for(there, master, environment);
+  try {
+    auto store = open_tcp_store(there.host(), options);
+    store->setTimeout(timeout);
+    return store;
+  } catch (const std::exception& error) {
+    throw RendezvousError("the store at " + endpoint(master.host, master.port) +
+                          " does not work: " + base::cause_of(error) +
+                          "; does something else listen there?");
+  }
+}
+
+// The stores that this process hosts, by address, as long as it lives: a peer that comes to
+// a second group finds the same store, not one that is just going away; prefixes keep their
+// keys apart.
+c10::intrusive_ptr<c10d::Store>& hosted_store(const std::string& address) {
+  static std::mutex mutex;
+  // Not destroyed: LibTorch's own statics may be gone by then.
+  static auto* stores = new std::map<std::string, c10::intrusive_ptr<c10d::Store>>;
+  std::lock_guard lock(mutex);
+  return (*stores)[address];
+}
+
+MeetingPoint meet_over_tcp(Master master, const Environment& environment,
+                           std::chrono::milliseconds timeout) {
+  const bool host_it = environment.rank == 0 && !environment.agent_store;
+  // All of one host: loopback, whatever name the host was given.
+  if (environment.single_host() && !environment.agent_store) master.host = "127.0.0.1";
+  const std::string address = endpoint(master.host, master.port);
+  c10::intrusive_ptr<c10d::Store> own;
+  auto& store = host_it ? hosted_store(address) : own;
+  if (!store) {
+    auto watchdog = watchdog_for(address, environment.rank, timeout);
+    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    auto opened = watchdog->watch("connect", std::string(), [&] {
+      return open_tcp(master, environment, host_it, deadline, timeout);
+    });
+    store = c10::make_intrusive<WatchedStore>(std::move(opened), std::move(watchdog));
+  }
+  return {store, address, master.host};
+}
+
+MeetingPoint meet_in_file(const std::string& folder, const Environment& environment,
+                          std::chrono::milliseconds timeout) {
+  auto watchdog = watchdog_for(folder, environment.rank, timeout);
+  auto meeting = std::make_shared<FileMeeting>(folder, environment.rank,
+                                               std::chrono::steady_clock::now() + timeout);
+  auto store = watchdog->watch("open", std::string(), [&] {
+    return c10::make_intrusive<PunctualFileStore>(meeting->store_file());
+  });
+  store->setTimeout(timeout);
+  return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog),
+                                            std::move(meeting)),
+          folder, ""};
+}
+
+MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
+                             const Environment& environment,
+                             std::chrono::milliseconds timeout) {
+  if (method.empty() || method == "env://") {
+    return meet_over_tcp(read_master(lookup, environment), environment, timeout);
+  }
+  if (method.rfind("tcp://", 0) == 0) {
+    // A launcher's store is where the variables say, and nowhere else.
+    Environment own = environment;
+    own.agent_store = false;
+    return meet_over_tcp(parse_tcp(method), own, timeout);
+  }
+  if (method.rfind("file:///", 0) == 0 && method.size() > 8) {
+    return meet_in_file(method.substr(7), environment, timeout);
+  }
+  throw ConfigError("init_method='" + method +
+                    "': expected env://, tcp://HOST:PORT or file:///PATH");
+}
+
+}  // namespace
+
+MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
+                  const Environment& environment, std::chrono::milliseconds timeout) {
+  MeetingPoint point = meet_unprefixed(init_method, lookup, environment, timeout);
+  point.store = c10::make_intrusive<c10d::PrefixStore>(
+      "brigade/attempt_" + std::to_string(environment.restart_count), point.store);
+  return point;
+}
+
+}  // namespace brigade::group

@@ -1,0 +1,353 @@
+#include "launch/attempt.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error_file.h"
+#include "launch/worker_streams.h"
+
+namespace brigade::launching {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using std::chrono::system_clock;
+
+// How long a worker that merely lost its peer is given for that peer's own failure to show.
+constexpr milliseconds kSettle{2000};
+// How long after SIGKILL the launcher waits for processes that the kernel cannot end.
+constexpr milliseconds kUnkillable{10'000};
+
+struct Worker {
+  int rank;
+  int local_rank;
+  std::unique_ptr<WorkerStreams> streams;
+  pid_t pid = -1;
+  int pidfd = -1;
+  bool exited = false;
+  int exit_code = 0;
+  int signal = 0;
+  // Failed of its own, before the launcher ended anything.
+  bool failed = false;
+  system_clock::time_point when;
+};
+
+class Attempt {
+ public:
+  Attempt(const AttemptPlan& plan, const WorkerBody& body, const LaunchOptions& options,
+          HeldSignals& signals, WorkerFamily& family, Watcher& watcher)
+      : plan_(plan),
+        body_(body),
+        options_(options),
+        signals_(signals),
+        family_(family),
+        watcher_(watcher) {}
+  ~Attempt();
+
+  AttemptResult run();
+
+ private:
+  void start(int local_rank);
+  void wait();
+  void pump();
+  void take_signals();
+  void collect_exits();
+  void look_elsewhere();
+  void enforce_limits();
+  bool over();
+  void end_all(int signal);
+  void drain();
+  void conclude();
+  bool lost_its_peer(const Worker& worker) const;
+  std::optional<base::RecordedError> recorded(const Worker& worker) const;
+  WorkerFailure failure_of(const Worker& worker) const;
+
+  const AttemptPlan& plan_;
+  const WorkerBody& body_;
+  const LaunchOptions& options_;
+  HeldSignals& signals_;
+  WorkerFamily& family_;
+  Watcher& watcher_;
+  std::vector<Worker> workers_;
+  AttemptResult result_;
+  steady_clock::time_point started_ = steady_clock::now();
+  bool ending_ = false;
+  bool finished_ = false;
+  std::optional<steady_clock::time_point> settle_until_;
+  std::optional<steady_clock::time_point> term_at_;
+  steady_clock::time_point kill_at_;
+};
+
+// Left early, by an exception: nothing may stay behind.
+Attempt::~Attempt() {
+  const auto deadline = steady_clock::now() + kUnkillable;
+  while (!finished_ && !family_.living().empty() && steady_clock::now() < deadline) {
+    family_.signal(SIGKILL);
+    usleep(5'000);
+  }
+  for (Worker& worker : workers_) {
+    if (worker.pid > 0) waitpid(worker.pid, nullptr, worker.exited ? 0 : WNOHANG);
+    if (worker.pidfd >= 0) close(worker.pidfd);
+  }
+  family_.clear();
+  watcher_.add(-1);
+}
+
+AttemptResult Attempt::run() {
+  for (int i = 0; i < plan_.workers; ++i) start(i);
+  if (plan_.started) plan_.started();
+  while (!over()) {
+    wait();
+    pump();
+    take_signals();
+    collect_exits();
+    look_elsewhere();
+    enforce_limits();
+  }
+  finished_ = true;
+  drain();
+  conclude();
+  return std::move(result_);
+}
+
+void Attempt::start(int local_rank) {
+  const int rank = plan_.first_rank + local_rank;
+  const std::string folder = plan_.folder + "/" + std::to_string(local_rank);
+  std::filesystem::create_directories(folder);
+  Worker worker{.rank = rank, .local_rank = local_rank};
+  worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
+  WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
+  spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
+  spec.in = worker.streams->in();
+  spec.out = worker.streams->out();
+  spec.err = worker.streams->err();
+  spec.mask = signals_.mask_before();
+  spec.launchers_own = plan_.launchers_own;
+  spec.launchers_own.insert(spec.launchers_own.end(), {watcher_.fd(), signals_.fd()});
+  worker.pid = spawn(spec, body_);
+  family_.add(worker.pid);
+  watcher_.add(worker.pid);
+  worker.streams->close_workers_ends();
+  // Wakes the loop when the worker ends; on a kernel without it the loop wakes by itself.
+  worker.pidfd = static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0));
+  workers_.push_back(std::move(worker));
+}
+
+void Attempt::wait() {
+  std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
+  if (plan_.elsewhere_fd >= 0 && !ending_) fds.push_back({plan_.elsewhere_fd, POLLIN, 0});
+  bool soon = ending_ || settle_until_.has_value();
+  bool all_exited = true;
+  for (Worker& worker : workers_) {
+    if (!worker.exited) fds.push_back({worker.pidfd, POLLIN, 0});
+    all_exited = all_exited && worker.exited;
+    soon = soon || worker.pidfd < 0;
+    for (int stream : {1, 2}) {
+      WorkerOutput* output = worker.streams->output(stream);
+      if (output && output->fd() >= 0) fds.push_back({output->fd(), POLLIN, 0});
+    }
+  }
+  milliseconds limit{1000};
+  if (options_.wall) {
+    const auto left = *options_.wall - (steady_clock::now() - started_);
+    limit = std::clamp(std::chrono::ceil<milliseconds>(left), milliseconds(0), limit);
+  }
+  // Children that outlive their worker wake nobody: look again soon.
+  if (soon || all_exited) limit = std::min(limit, milliseconds(10));
+  poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
+}
+
+void Attempt::pump() {
+  for (Worker& worker : workers_) {
+    for (int stream : {1, 2}) {
+      WorkerOutput* output = worker.streams->output(stream);
+      if (!output || output->pump() || stream == 2 || ending_) continue;
+      // As any program does whose reader has gone: brigade run ... | head.
+      result_.interrupted = SIGPIPE;
+      end_all(SIGTERM);
+    }
+  }
+}
+
+void Attempt::take_signals() {
+  while (const int number = signals_.take()) {
+    if (result_.interrupted) {
+      // Asked twice.
+      kill_at_ = steady_clock::now();
+      continue;
+    }
+    result_.interrupted = number;
+    end_all(number);
+    if (number != SIGTERM) term_at_ = steady_clock::now() + plan_.grace / 2;
+  }
+}
+
+void Attempt::collect_exits() {
+  for (Worker& worker : workers_) {
+    if (worker.exited) continue;
+    siginfo_t info{};
+    // Not reaped yet: its pid must stay its own while its process group may be signalled.
+    const int flags = WEXITED | WNOHANG | WNOWAIT;
+    if (waitid(P_PID, static_cast<id_t>(worker.pid), &info, flags) != 0 || !info.si_pid)
+      continue;
+    worker.exited = true;
+    worker.when = system_clock::now();
+    (info.si_code == CLD_EXITED ? worker.exit_code : worker.signal) = info.si_status;
+    worker.failed = !ending_ && (worker.exit_code || worker.signal);
+  }
+  pump();
+  if (ending_) return;
+  for (const Worker& worker : workers_) {
+    if (!worker.failed) continue;
+    if (!lost_its_peer(worker)) return end_all(SIGTERM);
+    if (!settle_until_) settle_until_ = steady_clock::now() + kSettle;
+  }
+}
+
+void Attempt::look_elsewhere() {
+  if (plan_.elsewhere_fd < 0 || ending_ || !plan_.elsewhere()) return;
+  result_.ended_elsewhere = true;
+  end_all(SIGTERM);
+}
+
+void Attempt::enforce_limits() {
+  const auto now = steady_clock::now();
+  if (!ending_ && settle_until_ && now >= *settle_until_) end_all(SIGTERM);
+  if (!ending_ && options_.wall && now - started_ >= *options_.wall) {
+    result_.past_wall = true;
+    end_all(SIGTERM);
+  }
+  if (ending_ && term_at_ && now >= *term_at_) {
+    family_.signal(SIGTERM);
+    term_at_.reset();
+  }
+  if (ending_ && now >= kill_at_) {
+    family_.signal(SIGKILL);
+  }
+}
+
+bool Attempt::over() {
+  const auto exited = [](const Worker& worker) { return worker.exited; };
+  if (!std::ranges::all_of(workers_, exited)) return false;
+  // All here only lost their peer: the cause may show on another host.
+  const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
+  if (settling && plan_.elsewhere_fd >= 0) return false;
+  if (family_.living().empty()) return true;
+  if (!ending_) end_all(SIGTERM);
+  if (steady_clock::now() < kill_at_ + kUnkillable) return false;
+  std::fprintf(stderr, "brigade: processes of this job do not end even by SIGKILL\n");
+  return true;
+}
+
+void Attempt::end_all(int signal) {
+  const bool failed = std::ranges::any_of(workers_, &Worker::failed);
+  if (failed && plan_.failed && !result_.ended_elsewhere) plan_.failed();
+  ending_ = true;
+  kill_at_ = steady_clock::now() + plan_.grace;
+  family_.signal(signal);
+}
+
+void Attempt::drain() {
+  for (Worker& worker : workers_) {
+    for (int stream : {1, 2}) {
+      WorkerOutput* output = worker.streams->output(stream);
+      if (!output) continue;
+      // Nobody of the family writes any more: what is in the pipe is all there will be.
+      for (pollfd ready{output->fd(), POLLIN, 0}; output->fd() >= 0;) {
+        if (poll(&ready, 1, 0) <= 0) break;
+        output->pump();
+      }
+      output->finish();
+    }
+  }
+}
+
+std::optional<base::RecordedError> Attempt::recorded(const Worker& worker) const {
+  return base::read_error_file(worker.streams->folder() + "/error.json");
+}
+
+// Whether a worker failed only because another one had gone: then the other is the cause.
+bool Attempt::lost_its_peer(const Worker& worker) const {
+  // Gloo writes to a connection that has gone as to any other.
+  if (worker.failed && worker.signal == SIGPIPE) return true;
+  if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
+  constexpr std::array kPhrases{"Connection closed by peer", "Connection reset by peer",
+                                "Broken pipe", "remote process exited",
+                                "NCCL communicator was aborted"};
+  const auto says = [&](const std::string& text) {
+    return std::ranges::any_of(kPhrases, [&](const char* phrase) {
+      return text.find(phrase) != std::string::npos;
+    });
+  };
+  const auto error = recorded(worker);
+  return error ? says(error->message)
+               : std::ranges::any_of(worker.streams->last_lines(), says);
+}
+
+// The first failure by time; those that only lost their peer come last. A worker that had
+// written its error file when the launcher ended it has failed too.
+void Attempt::conclude() {
+  if (result_.interrupted || result_.ended_elsewhere) return;
+  struct Candidate {
+    bool echo;
+    system_clock::time_point when;
+    const Worker* worker;
+  };
+  std::vector<Candidate> candidates;
+  for (const Worker& worker : workers_) {
+    const auto error = recorded(worker);
+    if (!worker.failed && !error) continue;
+    if (!worker.exit_code && !worker.signal) continue;
+    const auto when = error ? std::min(error->when, worker.when) : worker.when;
+    candidates.push_back({lost_its_peer(worker), when, &worker});
+  }
+  if (candidates.empty()) return;
+  const auto earlier = [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.echo, a.when) < std::tie(b.echo, b.when);
+  };
+  const Worker& first = *std::ranges::min_element(candidates, earlier)->worker;
+  result_.failure = failure_of(first);
+  for (const Worker& worker : workers_) {
+    if (&worker == &first || (!worker.exit_code && !worker.signal)) continue;
+    const char* name = worker.signal ? sigabbrev_np(worker.signal) : nullptr;
+    result_.others.push_back(
+        "rank " + std::to_string(worker.rank) +
+        (name ? std::string(" ended by SIG") + name
+              : " ended with exit code " + std::to_string(worker.exit_code)));
+  }
+}
+
+WorkerFailure Attempt::failure_of(const Worker& worker) const {
+  WorkerFailure failure{.rank = worker.rank,
+                        .local_rank = worker.local_rank,
+                        .attempt = plan_.attempt,
+                        .host = plan_.host,
+                        .pid = worker.pid,
+                        .exit_code = worker.exit_code,
+                        .signal = worker.signal};
+  // The launcher's own signal says nothing about it.
+  if (!worker.failed && worker.signal) failure.exit_code = 1, failure.signal = 0;
+  if (const auto error = recorded(worker)) failure.message = error->message;
+  const auto lines = worker.streams->last_lines();
+  failure.last_lines.assign(lines.begin(), lines.end());
+  if (plan_.folder_is_kept) failure.log_path = worker.streams->folder();
+  return failure;
+}
+
+}  // namespace
+
+AttemptResult run_attempt(const AttemptPlan& plan, const WorkerBody& body,
+                          const LaunchOptions& options, HeldSignals& signals,
+                          WorkerFamily& family, Watcher& watcher) {
+  return Attempt(plan, body, options, signals, family, watcher).run();
+}
+
+}  // namespace brigade::launching

@@ -1,0 +1,357 @@
+#include "launch/job.h"
+
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "launch/attempt.h"
+#include "launch/nodes.h"
+#include "launch/report.h"
+#include "launch/store.h"
+
+namespace brigade::launching {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Practically without limit: while others are heard, waiting for them is right.
+constexpr milliseconds kAsLongAsItTakes = std::chrono::hours(24 * 365);
+
+milliseconds seconds_from(const char* variable, milliseconds fallback) {
+  const char* text = std::getenv(variable);
+  if (!text) return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  if (end == text || *end || !(value >= 0 && value <= 86'400)) {
+    throw ConfigError(std::string(variable) + " is '" + text +
+                      "'; it must be a number of seconds from 0 to 86400");
+  }
+  return milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
+std::string host_name() {
+  char name[256] = "?";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// The job's folder: logs, if any are asked for, and error files.
+class JobFolder {
+ public:
+  JobFolder(const LaunchOptions& options, std::string name) {
+    const auto logs = [](const StreamChoice& choice) {
+      return choice.all != Streams::none || !choice.by_local_rank.empty();
+    };
+    kept_ = !options.log_dir.empty() || logs(options.redirects) || logs(options.tee);
+    std::string base = options.log_dir;
+    if (base.empty()) base = std::filesystem::temp_directory_path();
+    std::error_code failed;
+    std::filesystem::create_directories(base, failed);
+    std::ranges::replace(name, '/', '_');
+    path_ = std::filesystem::absolute(base) / (name + "_XXXXXX");
+    // Private: what is in it decides what is reported.
+    if (!mkdtemp(path_.data())) {
+      throw ConfigError("cannot make a folder in '" + base + "': " + strerror(errno));
+    }
+  }
+  ~JobFolder() {
+    std::error_code ignored;
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
+  }
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  bool kept() const { return kept_; }
+
+ private:
+  std::string path_;
+  bool kept_ = false;
+};
+
+// Where this host's workers stand in the job.
+struct Place {
+  int attempt = 0;
+  int first_rank = 0;
+  int world = 0;
+  int port = 0;
+  std::string run_id;
+};
+
+class Job {
+ public:
+  Job(int workers, const WorkerBody& body, const LaunchOptions& options)
+      : workers_(workers),
+        body_(body),
+        options_(options),
+        grace_(options.grace ? *options.grace
+                             : seconds_from("BRIGADE_GRACE", milliseconds(5'000))),
+        limit_(options.rendezvous ? *options.rendezvous
+                                  : seconds_from("BRIGADE_TIMEOUT", milliseconds(300'000))),
+        family_(unique_mark()),
+        folder_(options,
+                "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
+        watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
+
+  void run();
+
+ private:
+  struct Wait {
+    NodeNews news;
+    int signal = 0;
+    bool in_time = true;
+  };
+
+  std::optional<Verdict> run_alone(int attempt);
+  std::optional<Verdict> run_with_others(int attempt);
+  std::optional<Verdict> wait_until_all_are_done(int attempt);
+  Place place_among(const NodeNews& news, int attempt) const;
+  Verdict agree_on(std::optional<Verdict> own);
+  void leave();
+  template <class Ready>
+  Wait await(milliseconds limit, Ready ready);
+  AttemptResult run_workers(AttemptPlan& plan, const Place& place);
+  std::map<std::string, std::string> environment(int local_rank, const Place& place) const;
+  std::optional<Verdict> verdict_on(const AttemptResult& result) const;
+  Verdict interrupted_by(int signal) const;
+
+  int workers_;
+  const WorkerBody& body_;
+  const LaunchOptions& options_;
+  milliseconds grace_;
+  milliseconds limit_;
+  WorkerFamily family_;
+  JobFolder folder_;
+  Watcher watcher_;
+  HeldSignals signals_;
+  // With several hosts only.
+  std::unique_ptr<NodeLink> link_;
+  c10::intrusive_ptr<c10d::Store> restarted_store_;
+};
+
+void Job::run() {
+  for (int attempt = 0;; ++attempt) {
+    const auto verdict = options_.nodes > 1 ? run_with_others(attempt) : run_alone(attempt);
+    const bool restart = verdict && !verdict->final && attempt < options_.max_restarts;
+    if (!restart && link_) leave();
+    if (!verdict) return;
+    if (!restart) throw LaunchError(verdict->text, verdict->exit_code, verdict->failure);
+    std::fprintf(stderr, "brigade: %s; restart %d of %d\n",
+                 verdict->text.substr(0, verdict->text.find('\n')).c_str(), attempt + 1,
+                 options_.max_restarts);
+  }
+}
+
+std::optional<Verdict> Job::run_alone(int attempt) {
+  // A store of its own for each attempt: nothing of the last one may be found in it.
+  Listener listener(options_.master_addr, options_.master_port);
+  c10::intrusive_ptr<c10d::Store> store;
+  AttemptPlan plan{.attempt = attempt};
+  plan.launchers_own = {listener.fd()};
+  plan.started = [&] { store = listener.serve(); };
+  const Place place{.attempt = attempt,
+                    .world = workers_,
+                    .port = listener.port(),
+                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id};
+  return verdict_on(run_workers(plan, place));
+}
+
+std::optional<Verdict> Job::run_with_others(int attempt) {
+  int port = options_.master_port;
+  std::unique_ptr<Listener> listener;
+  if (options_.node_rank == 0) {
+    listener = std::make_unique<Listener>(options_.master_addr, attempt ? 0 : port);
+    port = listener->port();
+    // The first attempt's workers share the launchers' store, so that the port is the one
+    // that the user chose, and opened in a firewall perhaps.
+    if (attempt) restarted_store_ = listener->serve();
+  }
+  if (!link_) {
+    NodeState self{.node_rank = options_.node_rank,
+                   .nodes = options_.nodes,
+                   .mark = family_.mark(),
+                   .host = host_name(),
+                   .workers = workers_,
+                   .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
+                   .port = port};
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(listener), limit_);
+  }
+  link_->join(attempt, port);
+  const auto all_here = [&](const NodeNews& news) {
+    return news.verdict || news.all_in(attempt, NodePhase::joining);
+  };
+  const Wait joined = await(limit_, all_here);
+  if (joined.signal) return agree_on(interrupted_by(joined.signal));
+  if (!joined.in_time) {
+    return agree_on(Verdict{.text = joined.news.missing(attempt, NodePhase::joining) +
+                                    " did not come within " +
+                                    std::to_string(limit_.count() / 1000) + " s",
+                            .final = true});
+  }
+  if (!joined.news.lost.empty() || joined.news.verdict) return agree_on(std::nullopt);
+  AttemptPlan plan{.attempt = attempt};
+  plan.failed = [&] { link_->claim(); };
+  plan.elsewhere_fd = link_->fd();
+  plan.elsewhere = [&] {
+    const NodeNews news = link_->news();
+    return news.claimed_by || !news.lost.empty();
+  };
+  const AttemptResult result = run_workers(plan, place_among(joined.news, attempt));
+  if (!result.good()) return agree_on(verdict_on(result));
+  return wait_until_all_are_done(attempt);
+}
+
+std::optional<Verdict> Job::wait_until_all_are_done(int attempt) {
+  link_->enter(NodePhase::done);
+  const Wait done = await(kAsLongAsItTakes, [&](const NodeNews& news) {
+    return news.claimed_by || news.all_in(attempt, NodePhase::done);
+  });
+  if (done.signal) return agree_on(interrupted_by(done.signal));
+  if (!done.news.lost.empty()) {
+    // Our own part is done, and nobody is left to say how the rest ended.
+    std::fprintf(stderr, "brigade: all workers of this host ended well, then %s\n",
+                 done.news.lost.c_str());
+    return std::nullopt;
+  }
+  if (done.news.claimed_by) return agree_on(std::nullopt);
+  return std::nullopt;
+}
+
+Place Job::place_among(const NodeNews& news, int attempt) const {
+  Place place{.attempt = attempt};
+  for (int node = 0; node < options_.nodes; ++node) {
+    const NodeState& state = *news.nodes[static_cast<size_t>(node)];
+    if (node < options_.node_rank) place.first_rank += state.workers;
+    place.world += state.workers;
+  }
+  place.port = news.nodes[0]->port;
+  place.run_id = news.nodes[0]->run_id;
+  return place;
+}
+
+// What all nodes say: the verdict of the node whose claim came first.
+Verdict Job::agree_on(std::optional<Verdict> own) {
+  link_->claim();
+  const auto claimed = [](const NodeNews& news) { return news.claimed_by || news.verdict; };
+  const milliseconds patience = std::min(limit_, grace_ + milliseconds(15'000));
+  Wait wait = await(patience, claimed);
+  if (wait.news.claimed_by == options_.node_rank && own) link_->publish(*own);
+  if (!wait.signal) {
+    wait = await(patience, [](const NodeNews& news) { return news.verdict.has_value(); });
+  }
+  if (wait.signal) return interrupted_by(wait.signal);
+  // Who was interrupted here, by hand, wants to read that.
+  if (wait.news.verdict && !(own && own->final)) return *wait.news.verdict;
+  if (own) return *own;
+  return {.text = wait.news.lost.empty()
+                      ? "another host's launcher ended the job and did not say why"
+                      : wait.news.lost,
+          .final = true};
+}
+
+// Node 0 hosts the store, so it goes last.
+void Job::leave() {
+  link_->enter(NodePhase::left);
+  if (options_.node_rank != 0) return;
+  await(std::min(limit_, grace_ + milliseconds(5'000)), [&](const NodeNews& news) {
+    return std::ranges::all_of(news.nodes, [](const auto& node) {
+      return !node || node->phase == NodePhase::left || node->node_rank == 0;
+    });
+  });
+}
+
+template <class Ready>
+Job::Wait Job::await(milliseconds limit, Ready ready) {
+  const auto deadline = steady_clock::now() + limit;
+  while (true) {
+    Wait wait{.news = link_->news()};
+    if (!wait.news.lost.empty() || ready(wait.news)) return wait;
+    wait.signal = signals_.take();
+    wait.in_time = steady_clock::now() < deadline;
+    if (wait.signal || !wait.in_time) return wait;
+    pollfd fds[]{{signals_.fd(), POLLIN, 0}, {link_->fd(), POLLIN, 0}};
+    poll(fds, 2, 100);
+  }
+}
+
+AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
+  plan.workers = workers_;
+  plan.first_rank = place.first_rank;
+  plan.host = host_name();
+  plan.folder = folder_.path() + "/attempt_" + std::to_string(place.attempt);
+  plan.folder_is_kept = folder_.kept();
+  plan.grace = grace_;
+  plan.environment = [&](int local_rank) { return environment(local_rank, place); };
+  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
+}
+
+std::map<std::string, std::string> Job::environment(int local_rank,
+                                                    const Place& place) const {
+  const std::string rank = std::to_string(place.first_rank + local_rank);
+  const std::string world = std::to_string(place.world);
+  std::map<std::string, std::string> variables{
+      {"RANK", rank},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", world},
+      {"LOCAL_WORLD_SIZE", std::to_string(workers_)},
+      {"GROUP_RANK", std::to_string(options_.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+      {"ROLE_RANK", rank},
+      {"ROLE_WORLD_SIZE", world},
+      {"ROLE_NAME", "default"},
+      {"MASTER_ADDR", options_.master_addr},
+      {"MASTER_PORT", std::to_string(place.port)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_RUN_ID", place.run_id},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
+      {WorkerFamily::kMarkName, family_.mark()}};
+  const auto unless_set = [&](const char* name, const std::string& value) {
+    if (!std::getenv(name)) variables[name] = value;
+  };
+  unless_set("OMP_NUM_THREADS", std::to_string(threads_per_worker(workers_)));
+  unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  // Else what a Python worker prints would come when it ends, for its stdout is a pipe.
+  unless_set("PYTHONUNBUFFERED", "1");
+  for (const auto& [name, value] : options_.environment) variables[name] = value;
+  return variables;
+}
+
+std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {
+  if (result.interrupted) return interrupted_by(result.interrupted);
+  if (result.failure) {
+    return Verdict{.text = report(*result.failure, result.others),
+                   .exit_code = exit_code_of(*result.failure),
+                   .failure = result.failure};
+  }
+  if (result.past_wall) {
+    return Verdict{.text = "the workers ran past the limit of " +
+                           std::to_string(options_.wall->count()) + " ms and were ended",
+                   .exit_code = 124,
+                   .final = true};
+  }
+  return std::nullopt;
+}
+
+Verdict Job::interrupted_by(int signal) const {
+  const char* name = sigabbrev_np(signal);
+  return {.text = "interrupted by SIG" + std::string(name ? name : "?") + " on " +
+                  host_name() + "; all workers have ended",
+          .exit_code = 128 + signal,
+          .final = true};
+}
+
+}  // namespace
+
+void run_job(int workers, const WorkerBody& body, const LaunchOptions& options) {
+  Job(workers, body, options).run();
+}
+
+}  // namespace brigade::launching

@@ -1,0 +1,322 @@
+#include "launch/nodes.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "base/error_file.h"
+#include "group/network.h"
+#include "group/tcp_store.h"
+#include "launch/report.h"
+
+namespace brigade::launching {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How often a node tells that it lives, and listens to the others.
+constexpr milliseconds kBeat{100};
+// How long one try to reach the first node may take.
+constexpr milliseconds kOneTry{2000};
+
+std::string dump(const json& data) {
+  return data.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string encode(const NodeState& state) {
+  return dump({{"node_rank", state.node_rank},
+               {"nodes", state.nodes},
+               {"mark", state.mark},
+               {"host", state.host},
+               {"workers", state.workers},
+               {"attempt", state.attempt},
+               {"phase", static_cast<int>(state.phase)},
+               {"run_id", state.run_id},
+               {"port", state.port},
+               {"beat", state.beat}});
+}
+
+NodeState decode_state(const std::string& text) {
+  const json data = json::parse(text);
+  return {.node_rank = data.at("node_rank"),
+          .nodes = data.at("nodes"),
+          .mark = data.at("mark"),
+          .host = data.at("host"),
+          .workers = data.at("workers"),
+          .attempt = data.at("attempt"),
+          .phase = static_cast<NodePhase>(data.at("phase").get<int>()),
+          .run_id = data.at("run_id"),
+          .port = data.at("port"),
+          .beat = data.at("beat")};
+}
+
+std::string encode(const Verdict& verdict) {
+  json data = {
+      {"text", verdict.text}, {"exit_code", verdict.exit_code}, {"final", verdict.final}};
+  if (verdict.failure) data["failure"] = to_json(*verdict.failure);
+  return dump(data);
+}
+
+Verdict decode_verdict(const std::string& text) {
+  const json data = json::parse(text);
+  Verdict verdict{.text = data.at("text"),
+                  .exit_code = data.at("exit_code"),
+                  .final = data.at("final")};
+  if (data.contains("failure")) verdict.failure = failure_from_json(data["failure"]);
+  return verdict;
+}
+
+}  // namespace
+
+bool NodeNews::all_in(int attempt, NodePhase phase) const {
+  return missing(attempt, phase).empty();
+}
+
+std::string NodeNews::missing(int attempt, NodePhase phase) const {
+  std::string names;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& node = nodes[i];
+    const bool there = node && node->attempt == attempt && node->phase >= phase;
+    const bool left = node && phase == NodePhase::left && node->phase == phase;
+    if (there || left) continue;
+    names += (names.empty() ? "node " : ", node ") + std::to_string(i);
+  }
+  return names;
+}
+
+// What both threads see. The store and what is below it are the link's thread's alone.
+struct NodeLink::Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  NodeState self;
+  bool stop = false;
+  bool finished = false;
+  bool claiming = false;
+  std::optional<Verdict> own_verdict;
+  NodeNews news;
+  steady_clock::time_point last_heard = steady_clock::now();
+  int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+  std::string host;
+  int port = 0;
+  milliseconds limit;
+  std::unique_ptr<Listener> listener;
+  c10::intrusive_ptr<c10d::Store> server;
+  c10::intrusive_ptr<c10d::Store> store;
+  bool introduced = false;
+  std::vector<std::pair<long, steady_clock::time_point>> beats;
+
+  ~Shared() { close(event); }
+  void loop();
+  bool connect_store();
+  void introduce(const NodeState& state);
+  void exchange();
+  void hear(int node, const std::string& text);
+  std::optional<std::string> read(const std::string& key);
+  void tell();
+};
+
+std::optional<std::string> NodeLink::Shared::read(const std::string& key) {
+  if (!store->check({key})) return std::nullopt;
+  return store->get_to_str(key);
+}
+
+bool NodeLink::Shared::connect_store() {
+  if (listener) {
+    server = listener->serve();
+  } else {
+    // Whether somebody listens there by now; the store's own client would fill stderr
+    // meanwhile.
+    const auto there = group::try_reach(host, port, steady_clock::now() + kOneTry);
+    if (!there) return false;
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(port);
+    options.waitWorkers = false;
+    options.timeout = limit;
+    server = group::open_tcp_store(there->host(), options);
+  }
+  store = c10::make_intrusive<c10d::PrefixStore>("brigade/launcher", server);
+  return true;
+}
+
+// Takes the node rank; the first one to come keeps it.
+void NodeLink::Shared::introduce(const NodeState& state) {
+  const std::string mine = encode(state);
+  const std::string key = "node/" + std::to_string(state.node_rank);
+  const auto held = store->compareSet(key, std::vector<std::uint8_t>{},
+                                      std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  const NodeState holder = decode_state(std::string(held.begin(), held.end()));
+  if (holder.mark != state.mark) {
+    throw RendezvousError("node rank " + std::to_string(state.node_rank) +
+                          " is taken by a launcher on " + holder.host +
+                          "; give every host a --node-rank of its own");
+  }
+  introduced = true;
+}
+
+void NodeLink::Shared::hear(int node, const std::string& text) {
+  const NodeState state = decode_state(text);
+  const auto now = steady_clock::now();
+  auto& [beat, when] = beats[static_cast<size_t>(node)];
+  if (beat != state.beat) beat = state.beat, when = now;
+  const std::string name = "node " + std::to_string(node) + " (" + state.host + ")";
+  const std::scoped_lock lock(mutex);
+  if (state.nodes != self.nodes) {
+    throw RendezvousError(name + " was started with --nnodes " +
+                          std::to_string(state.nodes) + ", this one with " +
+                          std::to_string(self.nodes));
+  }
+  if (now - when > limit && state.phase != NodePhase::left) {
+    throw RendezvousError(name + " has been silent for " +
+                          std::to_string(limit.count() / 1000) + " s");
+  }
+  news.nodes[static_cast<size_t>(node)] = state;
+}
+
+void NodeLink::Shared::exchange() {
+  NodeState state;
+  bool claim = false;
+  std::optional<Verdict> verdict;
+  {
+    const std::scoped_lock lock(mutex);
+    ++self.beat;
+    state = self;
+    claim = claiming;
+    verdict = own_verdict;
+  }
+  if (!introduced) introduce(state);
+  const std::string prefix = "attempt_" + std::to_string(state.attempt);
+  if (claim) {
+    const std::string rank = std::to_string(state.node_rank);
+    store->compareSet(prefix + "/claim", std::vector<std::uint8_t>{},
+                      std::vector<std::uint8_t>(rank.begin(), rank.end()));
+  }
+  if (verdict) {
+    const std::string text = encode(*verdict);
+    store->set(prefix + "/verdict", std::vector<std::uint8_t>(text.begin(), text.end()));
+  }
+  // After the claim: who hears that a node is done has heard before that it failed.
+  const std::string mine = encode(state);
+  store->set("node/" + std::to_string(state.node_rank),
+             std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  const auto claimed = read(prefix + "/claim");
+  const auto decided = read(prefix + "/verdict");
+  for (int node = 0; node < state.nodes; ++node) {
+    if (const auto text = read("node/" + std::to_string(node))) hear(node, *text);
+  }
+  const std::scoped_lock lock(mutex);
+  last_heard = steady_clock::now();
+  // Meanwhile the next attempt may have begun: then this is no news.
+  if (self.attempt != state.attempt) return;
+  if (claimed) news.claimed_by = std::stoi(*claimed);
+  if (decided) news.verdict = decode_verdict(*decided);
+}
+
+void NodeLink::Shared::tell() {
+  const std::uint64_t one = 1;
+  if (write(event, &one, sizeof one) < 0) return;
+}
+
+void NodeLink::Shared::loop() {
+  try {
+    // One more round after the stop, so that the others hear the last word.
+    for (bool last = false; !last;) {
+      {
+        const std::scoped_lock lock(mutex);
+        last = stop;
+      }
+      if (store || (!last && connect_store())) exchange();
+      tell();
+      std::unique_lock lock(mutex);
+      if (!stop) changed.wait_for(lock, kBeat);
+    }
+  } catch (const std::exception& error) {
+    const std::scoped_lock lock(mutex);
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    news.lost = ours ? error.what()
+                     : "the store of node 0 at " + host + ":" + std::to_string(port) +
+                           " has gone: " + base::describe(error);
+    tell();
+  }
+  store.reset();
+  server.reset();
+  const std::scoped_lock lock(mutex);
+  finished = true;
+  changed.notify_all();
+}
+
+NodeLink::NodeLink(NodeState self, const LaunchOptions& options,
+                   std::unique_ptr<Listener> listener, milliseconds limit)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->news.nodes.resize(static_cast<size_t>(self.nodes));
+  shared_->beats.resize(static_cast<size_t>(self.nodes));
+  shared_->self = std::move(self);
+  shared_->host = options.master_addr;
+  shared_->port = options.master_port;
+  shared_->limit = limit;
+  shared_->listener = std::move(listener);
+  // Detached: a call to a store that has become mute may never return.
+  std::thread([shared = shared_] { shared->loop(); }).detach();
+}
+
+NodeLink::~NodeLink() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->stop = true;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, std::chrono::seconds(2),
+                            [&] { return shared_->finished; });
+}
+
+int NodeLink::fd() const { return shared_->event; }
+
+NodeNews NodeLink::news() {
+  std::uint64_t count = 0;
+  if (::read(shared_->event, &count, sizeof count) < 0) count = 0;
+  const std::scoped_lock lock(shared_->mutex);
+  NodeNews news = shared_->news;
+  if (news.lost.empty() && steady_clock::now() - shared_->last_heard > shared_->limit) {
+    news.lost = "the store of node 0 at " + shared_->host + ":" +
+                std::to_string(shared_->port) + " has not answered for " +
+                std::to_string(shared_->limit.count() / 1000) + " s";
+  }
+  return news;
+}
+
+void NodeLink::join(int attempt, int port) {
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->self.attempt = attempt;
+  shared_->self.phase = NodePhase::joining;
+  shared_->self.port = port;
+  shared_->claiming = false;
+  shared_->own_verdict.reset();
+  shared_->news.claimed_by.reset();
+  shared_->news.verdict.reset();
+  shared_->changed.notify_all();
+}
+
+void NodeLink::enter(NodePhase phase) {
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->self.phase = phase;
+  shared_->changed.notify_all();
+}
+
+void NodeLink::claim() {
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->claiming = true;
+  shared_->changed.notify_all();
+}
+
+void NodeLink::publish(const Verdict& verdict) {
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->own_verdict = verdict;
+  shared_->changed.notify_all();
+}
+
+}  // namespace brigade::launching

@@ -1,0 +1,90 @@
+// How the launchers of one job on several hosts keep in step, through node 0's store.
+//
+// Vocabulary: a *node* is one host's launcher. It *joins* an attempt, its workers run, and
+// it is *done* with the attempt when all of them have ended well; it has *left* when it
+// needs the store no more. The node whose worker fails first *claims* the attempt's
+// failure, at once, and publishes a *verdict* on it as soon as its workers have ended: what
+// all nodes show, and whether the job may be restarted.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/launch.h"
+#include "launch/store.h"
+
+namespace brigade::launching {
+
+enum class NodePhase { joining, done, left };
+
+struct NodeState {
+  int node_rank = 0;
+  int nodes = 0;
+  // Tells two launchers with the same node rank apart.
+  std::string mark;
+  std::string host;
+  int workers = 0;
+  int attempt = 0;
+  NodePhase phase = NodePhase::joining;
+  // Of node 0: the run's id, and the port of the store that the workers of this attempt
+  // use.
+  std::string run_id;
+  int port = 0;
+  // Grows as long as the node lives.
+  long beat = 0;
+};
+
+struct Verdict {
+  std::string text;
+  int exit_code = 1;
+  // No restart, whatever is left of them: somebody interrupted the job.
+  bool final = false;
+  std::optional<WorkerFailure> failure;
+};
+
+// What the others are doing, as last heard.
+struct NodeNews {
+  // By node rank; none where a node has not been heard of.
+  std::vector<std::optional<NodeState>> nodes;
+  // Of the current attempt.
+  std::optional<int> claimed_by;
+  std::optional<Verdict> verdict;
+  // Why the others cannot be heard any more; empty: they can.
+  std::string lost;
+
+  // Whether all are in this attempt, or beyond that phase in it.
+  bool all_in(int attempt, NodePhase phase) const;
+  // "node 1, node 3": those that are not.
+  std::string missing(int attempt, NodePhase phase) const;
+};
+
+// All calls return at once; a thread of its own talks to the store.
+class NodeLink {
+ public:
+  // Node 0 gives its listener, the others none. `limit`: how long the store, or a node, may
+  // be silent before it counts as lost.
+  NodeLink(NodeState self, const LaunchOptions& options, std::unique_ptr<Listener> listener,
+           std::chrono::milliseconds limit);
+  ~NodeLink();
+  NodeLink(const NodeLink&) = delete;
+  NodeLink& operator=(const NodeLink&) = delete;
+
+  // Readable when there is news; `news` makes it quiet again.
+  int fd() const;
+  NodeNews news();
+  void join(int attempt, int port);
+  void enter(NodePhase phase);
+  // Only the first claim of an attempt counts; see NodeNews::claimed_by.
+  void claim();
+  void publish(const Verdict& verdict);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace brigade::launching

@@ -1,0 +1,29 @@
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "base/error_file.h"
+#include "brigade/launch.h"
+
+namespace brigade {
+
+int record_errors(const std::function<void()>& function) {
+  std::string message;
+  int code = 1;
+  try {
+    function();
+    return 0;
+  } catch (const ConfigError& error) {
+    message = base::describe(error);
+    code = 2;
+  } catch (const std::exception& error) {
+    message = base::describe(error);
+  } catch (...) {
+    message = "an exception that is no std::exception";
+  }
+  base::write_error_file(message);
+  std::fprintf(stderr, "%s\n", message.c_str());
+  return code;
+}
+
+}  // namespace brigade

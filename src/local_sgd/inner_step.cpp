@@ -1,0 +1,18 @@
+#include "brigade/local_sgd/inner_step.h"
+
+#include <ATen/ATen.h>
+
+namespace brigade::optim::detail {
+
+InnerStep step_each(
+    std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step_param,
+    std::vector<at::Tensor> parameters) {
+  return [step_param = std::move(step_param), parameters = std::move(parameters)] {
+    at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : parameters) {
+      if (parameter.grad().defined()) step_param(parameter, parameter.grad());
+    }
+  };
+}
+
+}  // namespace brigade::optim::detail

@@ -1,0 +1,45 @@
+// What LocalSGD has of a model, whoever drives that: DdpCore, or Python's DDP.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "brigade/local_sgd/local_sgd.h"
+
+namespace brigade::optim {
+
+class LocalTraining {
+ public:
+  // Collective over `group`. `inner` averages the gradients; empty: all-reduce. Throws
+  // ConfigError for bad options, MismatchError if they differ between ranks.
+  LocalTraining(const ProcessGroup& group, const LocalSGDOptions& options,
+                std::shared_ptr<Hook> inner);
+  // The hook throws from then on.
+  ~LocalTraining();
+  LocalTraining(const LocalTraining&) = delete;
+  LocalTraining& operator=(const LocalTraining&) = delete;
+
+  // The model's. It throws where after_step() was not called for many backward passes.
+  const std::shared_ptr<Hook>& hook() const { return hook_; }
+  PostLocalSGDHook& local() { return *local_; }
+  ModelAverager& averager() { return *averager_; }
+  const ModelAverager& averager() const { return *averager_; }
+  bool is_local() const;
+
+  // Collective: averages the parameters if it is time.
+  void after_step(const std::vector<at::Tensor>& parameters);
+  void set_steps(int64_t steps);
+  // The hook throws ConfigError in a pass for which this says true. Ranks that have ended
+  // ask, too.
+  void watch_for_join(std::function<bool()> joining);
+
+ private:
+  struct Shared;
+  class OwnedHook;
+  const std::shared_ptr<ModelAverager> averager_;
+  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<PostLocalSGDHook> local_;
+  std::shared_ptr<Hook> hook_;
+};
+
+}  // namespace brigade::optim

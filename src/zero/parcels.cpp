@@ -1,0 +1,158 @@
+#include "zero/parcels.h"
+
+#include <ATen/ATen.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace brigade::optim {
+namespace {
+
+// A list of texts as one: each with its length before it.
+class Writer {
+ public:
+  Writer& add(const std::string& text) {
+    text_ += std::to_string(text.size()) + ":" + text;
+    return *this;
+  }
+  Writer& add(int64_t number) { return add(std::to_string(number)); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& text) : text_(text) {}
+  bool more() const { return at_ < text_.size(); }
+  std::string text() {
+    const size_t colon = text_.find(':', at_);
+    const size_t length = std::stoul(text_.substr(at_, colon - at_));
+    at_ = colon + 1 + length;
+    return text_.substr(colon + 1, length);
+  }
+  int64_t number() { return std::stoll(text()); }
+
+ private:
+  const std::string& text_;
+  size_t at_ = 0;
+};
+
+// A tensor that a rank has sent, before it is here.
+struct Announced {
+  int to = 0;
+  std::string key;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes;
+};
+
+std::string announce(const Parcels& parcels) {
+  Writer out;
+  for (const auto& [to, parcel] : parcels) {
+    out.add(to).add(static_cast<int64_t>(parcel.values.size()));
+    for (const auto& [key, value] : parcel.values) out.add(key).add(value);
+    out.add(static_cast<int64_t>(parcel.tensors.size()));
+    for (const auto& [key, tensor] : parcel.tensors) {
+      out.add(key).add(static_cast<int64_t>(tensor.scalar_type())).add(tensor.dim());
+      for (const int64_t size : tensor.sizes()) out.add(size);
+    }
+  }
+  return out.text();
+}
+
+// The tensors announced by one rank, in the order in which it sends them; the values for
+// `me` go into `state`.
+std::vector<Announced> read_announced(const std::string& text, int me,
+                                      OptimizerState& state) {
+  std::vector<Announced> all;
+  for (Reader in(text); in.more();) {
+    const int to = static_cast<int>(in.number());
+    for (int64_t left = in.number(); left > 0; --left) {
+      std::string key = in.text(), value = in.text();
+      if (to == me) state.values[std::move(key)] = std::move(value);
+    }
+    for (int64_t left = in.number(); left > 0; --left) {
+      Announced& each = all.emplace_back();
+      each.to = to;
+      each.key = in.text();
+      each.dtype = static_cast<at::ScalarType>(in.number());
+      each.sizes.resize(static_cast<size_t>(in.number()));
+      for (int64_t& size : each.sizes) size = in.number();
+    }
+  }
+  return all;
+}
+
+// Gloo sends host memory, NCCL the device's.
+class Post {
+ public:
+  explicit Post(const ProcessGroup& group)
+      : group_(group), on_host_(group.backend() != "nccl") {}
+
+  void send(const at::Tensor& tensor, int to) const {
+    at::Tensor staged = tensor.detach().contiguous();
+    if (on_host_) staged = staged.cpu();
+    if (staged.numel() == 0) return;
+    std::vector<at::Tensor> tensors{staged};
+    group_.c10d()->send(tensors, to, 0)->wait();
+  }
+  at::Tensor receive(const Announced& what, int from, at::Device device) const {
+    at::Tensor staged = at::empty(
+        what.sizes, at::TensorOptions(what.dtype).device(on_host_ ? at::kCPU : here()));
+    if (staged.numel() > 0) {
+      std::vector<at::Tensor> tensors{staged};
+      group_.c10d()->recv(tensors, from, 0)->wait();
+    }
+    return staged.to(device);
+  }
+
+ private:
+  static at::Device here() { return at::Device(at::kCUDA); }
+  const ProcessGroup& group_;
+  const bool on_host_;
+};
+
+}  // namespace
+
+OptimizerState exchange_parcels(const ProcessGroup& group, const Parcels& mine,
+                                at::Device device) {
+  const int me = group.rank();
+  OptimizerState state;
+  if (const auto own = mine.find(me); own != mine.end())
+    state.tensors = own->second.tensors;
+  const auto texts = group.gather_texts("optimizer state", announce(mine));
+  const Post post(group);
+  // One after the other, in an order that all ranks have.
+  for (int from = 0; from < group.size(); ++from) {
+    for (const Announced& each :
+         read_announced(texts[static_cast<size_t>(from)], me, state)) {
+      if (each.to == from) continue;
+      if (from == me) post.send(mine.at(each.to).tensors.at(each.key), each.to);
+      if (each.to == me) state.tensors[each.key] = post.receive(each, from, device);
+    }
+  }
+  return state;
+}
+
+void merge(OptimizerState& into, OptimizerState from) {
+  into.tensors.merge(from.tensors);
+  into.values.merge(from.values);
+}
+
+OptimizerState with_prefix(const std::string& prefix, const OptimizerState& state) {
+  OptimizerState out;
+  for (const auto& [key, tensor] : state.tensors) out.tensors[prefix + key] = tensor;
+  for (const auto& [key, value] : state.values) out.values[prefix + key] = value;
+  return out;
+}
+
+OptimizerState without_prefix(const std::string& prefix, const OptimizerState& state) {
+  OptimizerState out;
+  for (const auto& [key, tensor] : state.tensors)
+    if (key.starts_with(prefix)) out.tensors[key.substr(prefix.size())] = tensor;
+  for (const auto& [key, value] : state.values)
+    if (key.starts_with(prefix)) out.values[key.substr(prefix.size())] = value;
+  return out;
+}
+
+}  // namespace brigade::optim

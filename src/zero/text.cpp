@@ -1,0 +1,96 @@
+#include "zero/text.h"
+
+#include <ATen/ATen.h>
+
+#include <sstream>
+
+#include "zero/parcels.h"
+
+namespace brigade::optim {
+
+std::string group_prefix(size_t group) { return "group." + std::to_string(group) + "/"; }
+
+std::string names_of(const NamedParameters& parameters) {
+  std::string text;
+  for (const auto& [name, tensor] : parameters) text += (text.empty() ? "" : "\n") + name;
+  return text;
+}
+
+void check_names(const OptimizerState& state, const NamedParameters& here) {
+  const auto found = state.values.find(kNamesKey);
+  if (found == state.values.end())
+    throw ConfigError("ZeRO: the state has no such group of parameters");
+  const std::string mine = names_of(here);
+  if (found->second == mine) return;
+  std::istringstream theirs(found->second), ours(mine);
+  std::string there, name;
+  while (std::getline(ours, name) && std::getline(theirs, there) && name == there) {
+  }
+  throw ConfigError("ZeRO: the state is of other parameters: '" + there +
+                    "' there, where '" + name + "' is here");
+}
+
+void agree_on(const ProcessGroup& group, const std::string& what, const std::string& mine) {
+  const auto all = group.gather_texts(what, mine);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    std::istringstream first(all[0]), other(all[rank]);
+    std::string a, b;
+    while (a == b && std::getline(first, a) && std::getline(other, b)) {
+    }
+    throw MismatchError(what + ": rank 0 has '" + a + "', rank " + std::to_string(rank) +
+                        " has '" + b +
+                        "'; give all ranks the same parameters, in the same "
+                        "order, and the same optimizers");
+  }
+}
+
+std::string describe(const NamedParameters& parameters, const std::string& optimizer) {
+  std::ostringstream text;
+  text << optimizer << "\n";
+  for (const auto& [name, tensor] : parameters)
+    text << name << " " << tensor.scalar_type() << " " << tensor.sizes() << "\n";
+  return text.str();
+}
+
+void check_groups(const std::vector<ZeroGroup>& groups, const ProcessGroup& group,
+                  std::set<std::string> names, std::set<const c10::TensorImpl*> tensors) {
+  if (!group) {
+    throw ConfigError(
+        "ZeRO got an empty process group; give it what init_process_group() "
+        "returned, and only on ranks that are in the group");
+  }
+  for (const ZeroGroup& each : groups) {
+    if (each.parameters.empty()) throw ConfigError("ZeRO: a group has no parameters");
+    for (const auto& [name, tensor] : each.parameters) {
+      if (!tensor.defined())
+        throw ConfigError("ZeRO: parameter '" + name + "' is not initialized");
+      if (!tensor.is_floating_point() && !tensor.is_complex())
+        throw ConfigError(c10::str("ZeRO: parameter '", name, "' is of ",
+                                   tensor.scalar_type(), ", which no optimizer steps"));
+      if (name.empty() || !names.insert(name).second)
+        throw ConfigError("ZeRO: two parameters have the name '" + name +
+                          "', but each needs its own");
+      if (!tensors.insert(tensor.unsafeGetTensorImpl()).second)
+        throw ConfigError("ZeRO: parameter '" + name + "' is there twice");
+    }
+  }
+}
+
+void check_root(int to, const ProcessGroup& group) {
+  if (to >= 0 && to < group.size()) return;
+  throw ConfigError("ZeRO: consolidate to rank " + std::to_string(to) + ", but there are " +
+                    std::to_string(group.size()) + " ranks, from 0 on");
+}
+
+OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to) {
+  OptimizerState parcel = mine;
+  parcel.values.erase(kOwnersKey);
+  if (group.rank() == to) {
+    for (auto& [key, tensor] : parcel.tensors) tensor = tensor.detach().clone().cpu();
+  }
+  OptimizerState whole = exchange_parcels(group, {{to, parcel}}, at::kCPU);
+  return group.rank() == to ? whole : OptimizerState{};
+}
+
+}  // namespace brigade::optim

@@ -1,0 +1,342 @@
+#include "brigade/zero/zero_hooks.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+
+#include "ddp/core_state.h"
+#include "optim/step_hook.h"
+#include "zero/flat.h"
+#include "zero/step.h"
+
+namespace brigade::optim {
+namespace {
+
+using Zero = std::shared_ptr<ZeroRedundancyOptimizer>;
+
+// Everything that `zero` owns on this rank steps; it passes over the rest itself.
+std::shared_ptr<const Plan> plan_of(const Zero& zero) {
+  auto plan = std::make_shared<Plan>();
+  Stepper stepper;
+  stepper.description = "zero step of " + zero->fingerprint();
+  stepper.step = [zero](const at::Tensor& parameter, const at::Tensor& gradient) {
+    zero->step_own(parameter, gradient);
+  };
+  plan->attached.push_back({std::move(stepper), {}});
+  plan->all = true;
+  return plan;
+}
+
+// Whole buckets, the largest first, each to the rank that has least. Parameters in no
+// bucket keep their owners.
+std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
+                                  const std::vector<std::vector<at::Tensor>>& buckets) {
+  std::vector<int64_t> sizes;
+  for (const auto& bucket : buckets) {
+    sizes.push_back(0);
+    for (const at::Tensor& parameter : bucket)
+      if (zero.owner(parameter) >= 0) sizes.back() += parameter.numel();
+  }
+  std::vector<size_t> order(buckets.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sizes[a] > sizes[b]; });
+  std::vector<int64_t> loads(static_cast<size_t>(zero.group().size()));
+  std::unordered_map<const c10::TensorImpl*, int> owner_of;
+  for (const size_t index : order) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += sizes[index];
+    for (const at::Tensor& parameter : buckets[index])
+      owner_of[parameter.unsafeGetTensorImpl()] = static_cast<int>(least - loads.begin());
+  }
+  std::vector<int> owners;
+  for (const at::Tensor& parameter : zero.parameters()) {
+    const auto found = owner_of.find(parameter.unsafeGetTensorImpl());
+    owners.push_back(found == owner_of.end() ? zero.owner(parameter) : found->second);
+  }
+  return owners;
+}
+
+// The buckets of a model that somebody else drives, as they come by.
+class PassingBuckets {
+ public:
+  using Layout = std::vector<std::vector<at::Tensor>>;
+  // For each bucket, in order. At the first one of a pass, when none is under way: true
+  // where layout() is another than before. It is what two passes in a row have had: the
+  // Reducer's first buckets stay for one pass only, and may be a single one.
+  bool see(const Bucket& bucket) {
+    bool changed = false;
+    if (bucket.index() == 0) {
+      changed = same(last_, before_) && !same(last_, layout_);
+      if (changed) layout_ = last_;
+      before_ = std::exchange(last_, {});
+    }
+    last_.push_back(bucket.parameters());
+    return changed;
+  }
+  const Layout& layout() const { return layout_; }
+
+ private:
+  static bool same(const Layout& a, const Layout& b) {
+    const auto same_tensors = [](const auto& x, const auto& y) {
+      return std::equal(
+          x.begin(), x.end(), y.begin(), y.end(),
+          [](const at::Tensor& p, const at::Tensor& q) { return p.is_same(q); });
+    };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensors);
+  }
+  Layout last_, before_, layout_;
+};
+
+class ZeroStepHook : public StepHook {
+ public:
+  // Without a model, the buckets that come tell how its parameters are laid out.
+  using Model = std::optional<std::weak_ptr<DdpCore::State>>;
+  ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
+      : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
+        zero_(std::move(zero)),
+        model_(std::move(model)),
+        shard_buckets_(shard_buckets) {}
+
+  std::string name() const override { return inner_name() + " with zero step"; }
+  std::string fingerprint() const override {
+    return StepHook::fingerprint() + (shard_buckets_ ? ", buckets sharded" : "");
+  }
+  void begin_pass(const HookPass& pass) override {
+    StepHook::begin_pass(pass);
+    if (!shard_buckets_ && model_) follow_buckets();
+  }
+
+ protected:
+  // In a bucket's first stretch, which buckets come through in order.
+  void see(const Bucket& bucket) {
+    if (shard_buckets_ || model_ || !pass().complete) return;
+    if (passing_.see(bucket)) zero_->assign(owners_by_bucket(*zero_, passing_.layout()));
+  }
+  void check_size(const Comm& comm) const {
+    if (comm.size() == zero_->group().size()) return;
+    throw ConfigError("the hook works on " + std::to_string(comm.size()) +
+                      " ranks, but its ZeroRedundancyOptimizer on " +
+                      std::to_string(zero_->group().size()) +
+                      "; make it with the same group");
+  }
+  // The owners step their parameters, and everyone gets what they have made of them.
+  Task<void> finish_and_share(std::vector<Reduced> buckets, Comm& comm) {
+    std::vector<at::Tensor> owned;
+    std::vector<int> owners;
+    std::unordered_map<const c10::TensorImpl*, Reduced> by_parameter;
+    for (const Reduced& bucket : buckets) {
+      for (const BucketItem& item : bucket.items) {
+        Reduced alone{{item}, bucket.result, bucket.scale};
+        if (zero_->owner(item.parameter) < 0) {
+          finish(alone);
+          continue;
+        }
+        owned.push_back(item.parameter);
+        owners.push_back(zero_->owner(item.parameter));
+        by_parameter[item.parameter.unsafeGetTensorImpl()] = std::move(alone);
+      }
+    }
+    const auto step = [&](const Flat& flat) {
+      for (const at::Tensor& parameter : flat.parameters)
+        finish(by_parameter.at(parameter.unsafeGetTensorImpl()));
+    };
+    co_await share_flats(make_flats(owned, owners, INT64_MAX, kInPlaceBytes), comm, step);
+  }
+
+  const Zero zero_;
+
+ private:
+  // Called by all ranks, with the same buckets. The first ones stay for one iteration only,
+  // and may be a single one: until they are made anew nothing moves.
+  void follow_buckets() {
+    const auto model = model_->lock();
+    if (!model || model->reducer->should_rebuild_buckets()) return;
+    auto layout = model->logger->get_per_bucket_variable_indices();
+    if (layout == layout_) return;
+    layout_ = std::move(layout);
+    std::vector<std::vector<at::Tensor>> buckets;
+    for (const auto& indices : layout_) {
+      auto& bucket = buckets.emplace_back();
+      for (const size_t index : indices) bucket.push_back(model->trained.at(index));
+    }
+    zero_->assign(owners_by_bucket(*zero_, buckets));
+  }
+
+  const Model model_;
+  const bool shard_buckets_;
+  std::vector<std::vector<size_t>> layout_;
+  PassingBuckets passing_;
+};
+
+// ---- as each bucket arrives -------------------------------------------------------------
+
+class Interleaved : public ZeroStepHook {
+ public:
+  using ZeroStepHook::ZeroStepHook;
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    check_size(comm);
+    see(bucket);
+    std::vector<Reduced> reduced;
+    const bool complete = pass().complete;
+    reduced.push_back(co_await reduce_only(bucket, comm, /*undivided=*/complete));
+    const at::Tensor result = reduced.front().result;
+    if (complete) co_await finish_and_share(std::move(reduced), comm);
+    co_return result;
+  }
+};
+
+// ---- after the last bucket --------------------------------------------------------------
+
+// The buckets of one pass on their way through the inner hook.
+template <class Reduced>
+class Gathering {
+ public:
+  // Of one bucket; held while it is reduced.
+  class Place {
+   public:
+    Place(std::shared_ptr<Gathering> all, size_t index)
+        : all_(std::move(all)), index_(index) {}
+    Place(Place&&) = default;
+    ~Place() {
+      if (all_) all_->close(index_, nullptr);
+    }
+    void fill(Reduced reduced) {
+      all_->close(index_, &reduced);
+      all_.reset();
+    }
+
+   private:
+    std::shared_ptr<Gathering> all_;
+    size_t index_;
+  };
+
+  static Place enter(const std::shared_ptr<Gathering>& all) {
+    std::lock_guard lock(all->mutex_);
+    all->buckets_.emplace_back();
+    ++all->open_;
+    return Place(all, all->buckets_.size() - 1);
+  }
+
+  // Waits until every bucket that has entered is filled. Throws if one was given up, or
+  // after the time limit.
+  std::vector<Reduced>& wait(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [&] { return open_ == 0 || lost_; })) {
+      throw TimeoutError("the buckets before the last one were not reduced in time");
+    }
+    if (lost_) throw Error("a bucket of this pass was given up, so nothing steps");
+    return buckets_;
+  }
+
+ private:
+  void close(size_t index, Reduced* reduced) {
+    std::lock_guard lock(mutex_);
+    --open_;
+    if (reduced) {
+      buckets_[index] = std::move(*reduced);
+    } else {
+      lost_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Reduced> buckets_;
+  size_t open_ = 0;
+  bool lost_ = false;
+};
+
+class AfterLast : public ZeroStepHook {
+ public:
+  using ZeroStepHook::ZeroStepHook;
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    check_size(comm);
+    see(bucket);
+    // The first stretch of every bucket comes in order, so all are in when the last is.
+    if (bucket.index() == 0) all_ = std::make_shared<All>();
+    const std::shared_ptr<All> all = all_;
+    auto place = All::enter(all);
+    // Divided: a bucket may end here, before it is finished.
+    Reduced reduced = co_await reduce_only(bucket, comm, /*undivided=*/false);
+    const at::Tensor result = reduced.result;
+    place.fill(std::move(reduced));
+    if (!bucket.is_last() || !pass().complete) co_return result;
+    // Here this thread may wait: buckets come to a station in order, so those that are not
+    // done have all gone on to later stations, which have threads of their own.
+    co_await finish_and_share(all->wait(zero_->group().timeout()), comm);
+    co_return result;
+  }
+
+ private:
+  using All = Gathering<Reduced>;
+  std::shared_ptr<All> all_;
+};
+
+// ---- making them ------------------------------------------------------------------------
+
+void check(const std::string& who, const std::shared_ptr<Hook>& hook, DdpCore& core,
+           const Zero& zero, bool shard_buckets) {
+  if (!hook)
+    throw ConfigError(who +
+                      ": the hook is null; make_hook(\"allreduce\") is the plain one");
+  if (!zero) throw ConfigError(who + ": the ZeroRedundancyOptimizer is null");
+  if (zero->group().size() != core.group().size()) {
+    throw ConfigError(who + ": the model is on " + std::to_string(core.group().size()) +
+                      " ranks, the ZeroRedundancyOptimizer on " +
+                      std::to_string(zero->group().size()));
+  }
+  if (core.options().mixed_precision && !shard_buckets) {
+    throw ConfigError(
+        who +
+        ": with mixed_precision set shard_buckets: state would move while the "
+        "parameters are low-precision copies");
+  }
+  const auto& trained = core.state().name_of;
+  for (const at::Tensor& parameter : zero->parameters()) {
+    if (trained.contains(parameter.unsafeGetTensorImpl())) continue;
+    throw ConfigError(c10::str(
+        who, ": the ZeroRedundancyOptimizer has a parameter of shape ", parameter.sizes(),
+        " that DistributedDataParallel does not train, and so would "
+        "never step it"));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& core,
+                                          std::shared_ptr<ZeroRedundancyOptimizer> zero,
+                                          bool shard_buckets) {
+  check("hook_with_zero_step", hook, core, zero, shard_buckets);
+  if (core.options().skip_all_reduce_unused_params) {
+    throw ConfigError(
+        "hook_with_zero_step steps after the last bucket, which may not come with "
+        "skip_all_reduce_unused_params; use hook_with_zero_step_interleaved");
+  }
+  return std::make_shared<AfterLast>(std::move(hook), core.state().weak_from_this(),
+                                     std::move(zero), shard_buckets);
+}
+
+std::shared_ptr<Hook> hook_with_zero_step_interleaved(
+    std::shared_ptr<Hook> hook, DdpCore& core,
+    std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets) {
+  check("hook_with_zero_step_interleaved", hook, core, zero, shard_buckets);
+  return std::make_shared<Interleaved>(std::move(hook), core.state().weak_from_this(),
+                                       std::move(zero), shard_buckets);
+}
+
+std::shared_ptr<Hook> make_zero_step(std::shared_ptr<Hook> hook, Zero zero,
+                                     bool interleaved, bool shard_buckets) {
+  const ZeroStepHook::Model none;
+  if (interleaved) {
+    return std::make_shared<Interleaved>(std::move(hook), none, std::move(zero),
+                                         shard_buckets);
+  }
+  return std::make_shared<AfterLast>(std::move(hook), none, std::move(zero), shard_buckets);
+}
+
+}  // namespace brigade::optim

@@ -1,0 +1,67 @@
+// Connecting to peers that have come to the store but never connect.
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "group/file_store.h"
+#include "launch/child.h"
+#include "support/command.h"
+#include "torch_port/gloo_backend.h"
+
+namespace brigade {
+namespace {
+
+using namespace std::chrono_literals;
+using group::PunctualFileStore;
+using testing::Child;
+using testing::Outcome;
+
+// Says where it listens, and is never heard of again.
+class SilentStore : public PunctualFileStore {
+ public:
+  using PunctualFileStore::PunctualFileStore;
+  std::vector<uint8_t> get(const std::string&) override {
+    return stop<std::vector<uint8_t>>();
+  }
+  bool check(const std::vector<std::string>&) override { return stop<bool>(); }
+  void wait(const std::vector<std::string>&) override { stop<int>(); }
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {
+    stop<int>();
+  }
+
+ private:
+  template <class Result>
+  Result stop() {
+    while (true) pause();
+  }
+};
+
+// Whether a rank connects to a peer or waits for the peer to do so is chance: with three
+// of them it often waits for one.
+TEST(GlooConnect, ASilentPeerIsGivenUpAtTheTimeLimit) {
+  constexpr std::chrono::milliseconds kLimit = 4s;
+  const testing::TemporaryFolder folder;
+  const auto connect = [&](c10::intrusive_ptr<c10d::Store> store, int rank) {
+    torch_port::make_gloo_backend(std::move(store), rank, 4, {.timeout = kLimit});
+  };
+  std::vector<std::unique_ptr<Child>> silent;
+  for (int rank : {1, 2, 3}) {
+    silent.push_back(std::make_unique<Child>(testing::Variables{}, [&] {
+      connect(c10::make_intrusive<SilentStore>(folder.path() + "/store"), rank);
+    }));
+  }
+  Child waiting({}, [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      connect(c10::make_intrusive<PunctualFileStore>(folder.path() + "/store"), 0);
+    } catch (const std::exception&) {
+    }
+    // Gloo's own idea of the limit is five times that.
+    if (std::chrono::steady_clock::now() - begin > 3 * kLimit) throw Error("too late");
+  });
+  const Outcome outcome = waiting.finish();
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,157 @@
+// brigade bench, as a user types it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "brigade/hooks/registry.h"
+#include "tools/common/program.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using testing::brigade_program;
+using testing::Command;
+using testing::none_left;
+using testing::Program;
+using testing::TemporaryFolder;
+
+TEST(Bench, TimesAndVerifiesEveryHookOfTheTable) {
+  const Program bench({"bench", "--sizes", "64K,256K", "--steps", "3"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json rows = bench.json()["rows"];
+  ASSERT_EQ(rows.size(), 2 * hook_table().size());
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row["steps"], 3);
+    EXPECT_GT(row["p50_ms"], 0);
+    EXPECT_GE(row["p99_ms"], row["p50_ms"]);
+    EXPECT_NEAR(row["algbw_gb_s"].get<double>(),
+                row["size_bytes"].get<double>() / row["p50_ms"].get<double>() / 1e6, 1e-6);
+    EXPECT_EQ(row.contains("verified"), row["hook"] != "noop");
+    EXPECT_TRUE(row.value("verified", true));
+    EXPECT_NE(bench.out.find(row["hook"].get<std::string>()), std::string::npos);
+  }
+}
+
+TEST(Bench, CountsTheBytesOfTheAlgorithm) {
+  const Program bench(
+      {"bench", "-n", "3", "--sizes", "768K", "--steps", "1", "--hooks", "allreduce,fp16"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json rows = bench.json()["rows"];
+  // 2 (W - 1) / W, of four bytes a value and of two.
+  EXPECT_EQ(rows[0]["wire_bytes"], 1024 * 1024);
+  EXPECT_NEAR(rows[1]["wire_bytes"].get<double>(), 512 * 1024, 64);
+  EXPECT_NEAR(rows[0]["busbw_gb_s"].get<double>(),
+              rows[0]["algbw_gb_s"].get<double>() * 4 / 3, 1e-9);
+}
+
+TEST(Bench, TakesHooksWithOptionsAndStartsLowRankOnesAtOnce) {
+  const Program bench({"bench", "--sizes", "64K", "--steps", "1", "--hooks",
+                       "powersgd:rank=1,warm=0,fp16+powersgd,int8"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json hooks = bench.json()["hooks"];
+  EXPECT_EQ(hooks,
+            json({"powersgd:rank=1,warm=0,start=0", "fp16+powersgd:start=0", "int8"}));
+}
+
+TEST(Bench, RefusesWhatItCannotReadInOneLineAndWritesNothing) {
+  struct Case {
+    std::vector<std::string> words;
+    std::string named, forms;
+  };
+  const std::vector<Case> cases{
+      {{"--hooks", "fp61"}, "fp61", "fp16"},
+      {{"--hooks", "powersgd:rnk=2"}, "rnk", "rank"},
+      {{"--hooks", "fp16,,int8"}, "fp16,,int8", "comma"},
+      {{"--sizes", "16X"}, "16X", "1M"},
+      {{"--sizes", "4M:1M"}, "4M:1M", "smaller"},
+      {{"--sizes", "1M:4M:1"}, "1M:4M:1", "factor"},
+      {{"--sizes", "3"}, "'3'", "64G"},
+      {{"--sizes", "64G", "-n", "64"}, "64 GiB", "memory"},
+      {{"--link", "fast"}, "fast", "100mbit"},
+      {{"-n", "1"}, "1", "2"},
+      {{"--device", "tpu"}, "tpu", "cuda"},
+      {{"--frobnicate"}, "frobnicate", "--help"},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> words{"bench"};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const Program bench(words);
+    SCOPED_TRACE(bench.err);
+    EXPECT_EQ(bench.exit_code, 2);
+    EXPECT_NE(bench.err.find(c.named), std::string::npos) << c.named;
+    EXPECT_NE(bench.err.find(c.forms), std::string::npos) << c.forms;
+    EXPECT_EQ(std::count(bench.err.begin(), bench.err.end(), '\n'), 1);
+    EXPECT_FALSE(bench.wrote_json());
+  }
+}
+
+TEST(Bench, LooksWhetherItsFileCanBeWrittenBeforeItWorks) {
+  const auto result = testing::run_command(
+      {brigade_program(), "bench", "--json", "/proc/nowhere/bench.json"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("/proc/nowhere"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(Bench, TimesPyTorchsHooksInTheSameRunAndSkipsThoseThatHang) {
+  const std::string python = testing::python_with_torch();
+  if (python.empty()) GTEST_SKIP() << "no Python with torch";
+  const Program bench({"bench", "--sizes", "2M", "--steps", "2", "--hooks",
+                       "fp16,powersgd,quantize_per_tensor,int8,noop", "--against-pytorch"},
+                      {{"PYTHON_EXEC", python}});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json rows = bench.json()["pytorch"]["rows"];
+  ASSERT_EQ(rows.size(), 5U);
+  for (const json& row : rows) {
+    const std::string hook = row["hook"];
+    const bool runs = hook == "fp16" || hook == "noop" || hook == "powersgd:start=0";
+    EXPECT_EQ(row.contains("p50_ms"), runs) << row.dump();
+    EXPECT_EQ(row.contains("skipped"), !runs) << row.dump();
+    EXPECT_TRUE(row.value("verified", true)) << row.dump();
+  }
+  EXPECT_NE(bench.out.find("ours/PyTorch"), std::string::npos);
+}
+
+TEST(Bench, SaysWhyThereIsNoPyTorch) {
+  const Program bench(
+      {"bench", "--sizes", "64K", "--steps", "1", "--hooks", "fp16", "--against-pytorch"},
+      {{"PYTHON_EXEC", "/bin/false"}});
+  EXPECT_EQ(bench.exit_code, 0) << bench.err;
+  EXPECT_NE(bench.out.find("/bin/false"), std::string::npos) << bench.out;
+  EXPECT_TRUE(bench.json()["pytorch"].contains("skipped"));
+}
+
+TEST(Bench, RunsOverAShapedLink) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make network namespaces";
+  const Program bench({"bench", "--sizes", "256K", "--steps", "1", "--hooks",
+                       "allreduce,int8", "--link", "50mbit"});
+  if (bench.exit_code == 1 && bench.err.find("namespace") != std::string::npos)
+    GTEST_SKIP() << bench.err;
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  EXPECT_EQ(bench.json()["link"], "50 Mbit/s");
+  EXPECT_TRUE(bench.json()["rows"][1]["verified"]);
+}
+
+TEST(Bench, LeavesNothingWhenItIsInterrupted) {
+  const TemporaryFolder folder;
+  const std::string mark = "BENCH_TEST_" + std::to_string(getpid());
+  Command bench({brigade_program(), "bench", "--sizes", "64K", "--seconds", "60", "--hooks",
+                 "noop,allreduce", "--json", folder.path() + "/bench.json"},
+                {.environment = {{mark, "1"}}});
+  ASSERT_TRUE(bench.wait_for_output("p50 ms"));
+  bench.signal(SIGINT);
+  EXPECT_EQ(bench.finish().exit_code, 128 + SIGINT);
+  EXPECT_TRUE(none_left(mark));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Bench, ExplainsItselfWithAnExample) {
+  const auto help = testing::run_command({brigade_program(), "bench", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.out.find("brigade bench --sizes"), std::string::npos) << help.out;
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,245 @@
+// plan's arithmetic, with numbers that were not measured but chosen.
+#include <gtest/gtest.h>
+
+#include "brigade/hooks/registry.h"
+#include "common/hook_choice.h"
+#include "plan/advice.h"
+#include "plan/cost.h"
+
+namespace brigade::tool {
+namespace {
+
+constexpr double kValues = 1e6;
+constexpr double kMbit = 1e6, kGbit = 1e9;
+
+// One bucket of a million values that goes in one piece.
+const std::vector<BucketLoad> kOneBucket{{kValues, 4 * kValues}};
+
+HookCost allreduce() {
+  return {.spec = "allreduce", .kind = kind_of("allreduce"), .bytes_per_value = 4};
+}
+HookCost int8(double seconds_per_value) {
+  return {.spec = "int8",
+          .kind = kind_of("int8"),
+          .seconds_per_value = seconds_per_value,
+          .bytes_per_value = 1,
+          .piece_values = 1e5,
+          .tolerance = 0.015};
+}
+
+TEST(PlanModel, ALinkTakesItsBytesOverItsRate) {
+  const Job job{.link_bits = 100 * kMbit};
+  const Prediction found = predict(job, {}, allreduce(), kOneBucket);
+  EXPECT_NEAR(found.step_seconds, 32e6 / (100 * kMbit * kGoodput), 1e-9);
+  EXPECT_DOUBLE_EQ(found.wire_bytes, 4e6);
+  EXPECT_DOUBLE_EQ(found.exposed_seconds, found.step_seconds);
+}
+
+TEST(PlanModel, ARingOfManyRanksSendsTwiceAsMuchAsAPairAndPaysForItsHops) {
+  const Job job{.hosts = 8, .link_bits = kGbit};
+  const Prediction found = predict(job, {.latency = 1e-3}, allreduce(), kOneBucket);
+  EXPECT_DOUBLE_EQ(found.wire_bytes, 2 * 7.0 / 8 * 4e6);
+  EXPECT_NEAR(found.step_seconds, found.wire_bytes * 8 / (kGbit * kGoodput) + 14e-3, 1e-9);
+}
+
+TEST(PlanModel, RanksOfOneHostShareItsLinkUnlessARingGoesThroughThem) {
+  const Job job{.hosts = 2, .ranks_per_host = 4, .link_bits = kGbit};
+  const Prediction ring = predict(job, {}, allreduce(), kOneBucket);
+  EXPECT_NEAR(ring.link_seconds, ring.wire_bytes * 8 / (kGbit * kGoodput), 1e-9);
+  const Prediction spread = predict(job, {}, int8(0), {{kValues, kValues}});
+  EXPECT_NEAR(spread.link_seconds, spread.wire_bytes * 4 * 4 / 7 * 8 / (kGbit * kGoodput),
+              1e-9);
+}
+
+TEST(PlanModel, OneHostNeedsNoLink) {
+  const Job job{.hosts = 1, .ranks_per_host = 2, .link_bits = kMbit};
+  EXPECT_EQ(predict(job, {}, allreduce(), kOneBucket).step_seconds, 0);
+}
+
+TEST(PlanModel, OneRankReducesNothing) {
+  const Job job{.hosts = 1, .link_bits = kMbit, .compute_seconds = 0.25};
+  EXPECT_EQ(predict(job, {}, allreduce(), kOneBucket).step_seconds, 0.25);
+}
+
+TEST(PlanModel, OnOneCoreEverythingAddsUp) {
+  const Job job{.compute_seconds = 0.010,
+                .forward_share = 0,
+                .compute_on_cpu = true,
+                .cores_per_rank = 1};
+  const Machine machine{.transport_seconds_per_byte = 1e-9};
+  const Prediction found = predict(job, machine, int8(5e-9), {{kValues, kValues}});
+  // 10 ms of backward, 5 of coding, 1 of transport.
+  EXPECT_NEAR(found.step_seconds, 0.016, 1e-9);
+  EXPECT_NEAR(found.cpu_seconds, 0.006, 1e-9);
+}
+
+TEST(PlanModel, PiecesAreCodedWhileOthersTravel) {
+  const Job job{.link_bits = 100 * kMbit, .cores_per_rank = 8};
+  const Prediction found = predict(job, {}, int8(20e-9), {{kValues, kValues}});
+  const double link = found.link_seconds, cpu = found.cpu_seconds;
+  EXPECT_NEAR(link, 0.0837, 1e-3);
+  EXPECT_NEAR(cpu, 0.020, 1e-9);
+  EXPECT_GT(found.step_seconds, link);
+  EXPECT_LT(found.step_seconds, link + cpu / 2);
+}
+
+TEST(PlanModel, WhatBackwardHidesCostsNothing) {
+  // Twenty buckets; the link needs a tenth of the backward pass.
+  const std::vector<BucketLoad> buckets(20, {kValues / 20, 4 * kValues / 20});
+  const Job job{.link_bits = kGbit, .compute_seconds = 0.5, .cores_per_rank = 4};
+  const Prediction found = predict(job, {}, allreduce(), buckets);
+  EXPECT_NEAR(found.link_seconds, 0.0335, 1e-3);
+  // Of the last bucket nothing is left to hide behind.
+  EXPECT_NEAR(found.exposed_seconds, found.link_seconds / 20, 1e-9);
+}
+
+TEST(PlanModel, NoopTakesTheComputeAlone) {
+  const HookCost noop{.spec = "noop", .kind = kind_of("noop"), .tolerance = -1};
+  const Job job{.link_bits = kMbit, .compute_seconds = 0.125};
+  const Prediction found = predict(job, {.latency = 1}, noop, kOneBucket);
+  EXPECT_DOUBLE_EQ(found.step_seconds, 0.125);
+  EXPECT_EQ(found.wire_bytes, 0);
+}
+
+TEST(PlanModel, BucketsAreThoseOfDistributedDataParallel) {
+  // Sixteen layers of 4 MiB: one closes the first bucket, seven each later one.
+  const ShapeList shapes(16, {1024, 1024});
+  const auto buckets = buckets_of(shapes, allreduce(), 1);
+  ASSERT_EQ(buckets.size(), 4U);
+  const double layer = 1024 * 1024;
+  EXPECT_EQ(buckets[0].values, layer);
+  EXPECT_EQ(buckets[1].values, 7 * layer);
+  EXPECT_EQ(buckets[3].values, layer);
+  EXPECT_EQ(buckets[1].payload_bytes, 4 * 7 * layer);
+}
+
+TEST(PlanModel, LowRankHooksSendTheirFactors) {
+  const HookCost power{.spec = "powersgd:rank=2", .kind = kind_of("powersgd")};
+  const auto one = buckets_of({{1000}, {64, 32, 3, 3}, {4, 4}}, power, 2);
+  ASSERT_EQ(one.size(), 1U);
+  // A vector and a matrix too small to gain as they are, of the kernel two columns each
+  // way.
+  EXPECT_EQ(one[0].payload_bytes, 4 * (1000 + 2 * (64 + 288) + 16));
+  const HookCost batched{.spec = "batched_powersgd:rank=2",
+                         .kind = kind_of("batched_powersgd")};
+  const auto square = buckets_of({{1000, 1000}}, batched, 2);
+  EXPECT_EQ(square[0].payload_bytes, 4 * 2 * 2 * 1000);
+}
+
+TEST(PlanModel, EveryHookOfTheTableHasItsKind) {
+  for (const HookEntry& entry : hook_table()) {
+    const HookKind kind = kind_of(entry.name);
+    EXPECT_EQ(kind.route == Route::none, entry.tolerance < 0) << entry.name;
+    const bool has_rank = std::find(entry.options.begin(), entry.options.end(), "rank") !=
+                          entry.options.end();
+    EXPECT_EQ(kind.low_rank, has_rank) << entry.name;
+  }
+}
+
+TEST(PlanCost, ASmallAndALargeSampleTellWhatAStepAndWhatAValueCosts) {
+  const Machine machine{.transport_seconds_per_byte = 1e-9};
+  const ProbeSample small{.values = 1e6,
+                          .cpu_seconds = 0.001 + 0.002 + 0.005 + 0.001,
+                          .base_seconds = 0.001,
+                          .wire_bytes = 1e6,
+                          .collectives = 4,
+                          .buckets = 1,
+                          .decode_share = 0.4};
+  ProbeSample large = small;
+  large.values = 4e6;
+  large.base_seconds = 0.004;
+  large.wire_bytes = 4e6;
+  large.collectives = 16;
+  large.buckets = 2;
+  large.cpu_seconds = 0.004 + 0.002 + 0.020 + 0.004;
+  const HookCost cost = cost_of("int8", machine, small, large);
+  EXPECT_NEAR(cost.step_seconds, 0.002, 1e-12);
+  EXPECT_NEAR(cost.seconds_per_value, 5e-9, 1e-15);
+  EXPECT_DOUBLE_EQ(cost.bytes_per_value, 1);
+  EXPECT_DOUBLE_EQ(cost.piece_values, 5e5);
+  ProbeSample whole = large;
+  whole.collectives = 4;
+  EXPECT_DOUBLE_EQ(cost_of("int8", machine, small, whole).decode_share, 0.4);
+}
+
+TEST(PlanCost, NoiseNeverMakesACostNegative) {
+  const ProbeSample small{.values = 1e6, .cpu_seconds = 0.009, .base_seconds = 0.001};
+  const ProbeSample large{.values = 4e6, .cpu_seconds = 0.006, .base_seconds = 0.001};
+  const HookCost cost = cost_of("int8", {}, small, large);
+  EXPECT_EQ(cost.step_seconds, 0);
+  EXPECT_NEAR(cost.seconds_per_value, 0.005 / 4e6, 1e-15);
+  const ProbeSample idle{.values = 4e6, .cpu_seconds = 0.001, .base_seconds = 0.002};
+  EXPECT_EQ(cost_of("fp16", {}, idle, idle).seconds_per_value, 0);
+}
+
+Candidate candidate(const std::string& spec, double tolerance, double ms,
+                    double doubt = 0.1) {
+  Candidate c{.spec = spec, .tolerance = tolerance};
+  c.likely.step_seconds = ms;
+  c.fast.step_seconds = ms * (1 - doubt);
+  c.slow.step_seconds = ms * (1 + doubt);
+  return c;
+}
+
+TEST(PlanAdvice, KeepsAllreduceUnlessTenPercentAreSaved) {
+  const auto close =
+      advise({candidate("allreduce", 1e-5, 100), candidate("fp16", 1e-3, 91)});
+  EXPECT_EQ(close.choice, 0U);
+  const auto enough =
+      advise({candidate("allreduce", 1e-5, 100), candidate("fp16", 1e-3, 90)});
+  EXPECT_EQ(enough.choice, 1U);
+  EXPECT_NEAR(enough.gain, 0.1, 1e-12);
+}
+
+TEST(PlanAdvice, ACoarserHookMustSaveTenPercentMoreThanAMoreExactOne) {
+  const std::vector<Candidate> all{candidate("allreduce", 1e-5, 100),
+                                   candidate("powersgd", 1, 46),
+                                   candidate("fp16", 1e-3, 50), candidate("noop", -1, 1)};
+  EXPECT_EQ(advise(all).choice, 2U);
+}
+
+TEST(PlanAdvice, IsAsSureAsTheRangesAreApart) {
+  const auto sureness = [](double ms, double doubt) {
+    return advise({candidate("allreduce", 1e-5, 100, doubt),
+                   candidate("int8", 1e-2, ms, doubt)})
+        .sureness;
+  };
+  EXPECT_EQ(sureness(30, 0.2), Sureness::sure);
+  EXPECT_EQ(sureness(75, 0.2), Sureness::fairly_sure);
+  EXPECT_EQ(sureness(88, 0.2), Sureness::not_sure);
+  EXPECT_EQ(sureness(150, 0.1), Sureness::sure);
+  EXPECT_EQ(sureness(100, 0.15), Sureness::not_sure);
+}
+
+TEST(PlanAdvice, DoubtsMoreWhatWasNotMeasured) {
+  const Job pair{.compute_on_cpu = true};
+  const Job cluster{.hosts = 4, .ranks_per_host = 8};
+  EXPECT_LT(doubt_of(pair, int8(0)).share, doubt_of(cluster, int8(0)).share);
+  EXPECT_GT(doubt_of(cluster, int8(0)).reasons.size(), 2U);
+}
+
+TEST(PlanAdvice, FindsTheLinkBelowWhichCompressionPays) {
+  const ShapeList shapes(8, {1024, 1024});
+  const Job job{.compute_seconds = 0.05, .cores_per_rank = 4};
+  const std::vector<HookCost> costs{allreduce(), int8(1e-9)};
+  const double below = pays_below(job, {}, costs, shapes);
+  EXPECT_GT(below, 100 * kMbit);
+  EXPECT_LT(below, 100 * kGbit);
+  const std::vector<HookCost> slow{allreduce(), int8(1e-3)};
+  EXPECT_EQ(pays_below(job, {}, slow, shapes), 0);
+}
+
+TEST(HookChoice, EveryRowOfTheTableWhenNothingIsSaid) {
+  const auto all = choose_hooks("");
+  EXPECT_EQ(all.size(), hook_table().size());
+  for (const std::string& spec : all) EXPECT_NO_THROW(make_hook(spec)) << spec;
+}
+
+TEST(HookChoice, ToleranceOfAWrapperIsAddedToItsHooks) {
+  EXPECT_NEAR(tolerance_of("fp16+int8"), 1e-3 + 1.5e-2, 1e-12);
+  EXPECT_LT(tolerance_of("noop"), 0);
+  EXPECT_EQ(base_name("fp16+powersgd:rank=2,start=0"), "powersgd");
+}
+
+}  // namespace
+}  // namespace brigade::tool

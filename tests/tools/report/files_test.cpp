@@ -1,0 +1,200 @@
+// What the command writes: whole files, TensorBoard's records, reports of odd runs.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/atomic_file.h"
+#include "brigade/error.h"
+#include "common/terminal.h"
+#include "report/metrics.h"
+#include "report/report.h"
+#include "report/svg.h"
+#include "report/tensorboard.h"
+#include "report/trace_file.h"
+#include "support/command.h"
+
+namespace brigade::tool {
+namespace {
+
+using testing::TemporaryFolder;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::size_t files_in(const std::string& folder) {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+// No file of this process may be longer, while it lives.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~SizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, SIG_DFL);
+  }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(WriteWhole, ReplacesWhatWasThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/file";
+  base::write_whole(path, "a longer text");
+  base::write_whole(path, "short");
+  EXPECT_EQ(read(path), "short");
+  EXPECT_EQ(files_in(folder.path()), 1U);
+}
+
+TEST(WriteWhole, LeavesTheOldFileAndNothingElseWhenItFails) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/file";
+  base::write_whole(path, "old");
+  {
+    const SizeLimit limit(1000);
+    EXPECT_THROW(base::write_whole(path, std::string(5000, 'x')), Error);
+  }
+  EXPECT_EQ(read(path), "old");
+  EXPECT_EQ(files_in(folder.path()), 1U);
+}
+
+TEST(RecordFile, KeepsWholeRecordsOnlyWhenItFails) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/records";
+  base::RecordFile file(path);
+  file.add("first\n");
+  {
+    const SizeLimit limit(1000);
+    EXPECT_THROW(file.add(std::string(5000, 'x')), Error);
+  }
+  EXPECT_EQ(read(path), "first\n");
+  file.add("second\n");
+  EXPECT_EQ(read(path), "first\nsecond\n");
+  base::RecordFile(path, /*append=*/true).add("third\n");
+  EXPECT_EQ(read(path), "first\nsecond\nthird\n");
+}
+
+TEST(OutputFolder, IsMadeOrRefusedByName) {
+  const TemporaryFolder folder;
+  base::check_output_folder(folder.path() + "/a/b", "--out");
+  EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);
+  base::write_whole(folder.path() + "/file", "");
+  for (const std::string& bad : {folder.path() + "/file", std::string("/proc/x")}) {
+    try {
+      base::check_output_folder(bad, "--out");
+      ADD_FAILURE() << bad;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("--out: cannot write into '" + bad),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(TensorBoard, ChecksumIsCastagnolis) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);  // the check value of CRC catalogues
+  EXPECT_EQ(crc32c(""), 0U);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);  // RFC 3720, B.4
+}
+
+TEST(TensorBoard, RecordIsLengthChecksumEventChecksum) {
+  const std::string record = tensorboard_record(1.5, 300, {{"loss", 0.25}});
+  std::uint64_t length = 0;
+  std::copy_n(record.data(), sizeof length, reinterpret_cast<char*>(&length));
+  EXPECT_EQ(record.size(), 8 + 4 + length + 4);
+  // wall_time 1.5; step 300; summary { value { tag "loss", simple_value 0.25 } }
+  const std::string event(
+      "\x09\0\0\0\0\0\0\xf8\x3f\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss"
+      "\x15\0\0\x80\x3e",
+      9 + 3 + 2 + 2 + 11);
+  EXPECT_EQ(record.substr(12, length), event);
+}
+
+Series odd_series() {
+  Series series;
+  series.hook = "<script>\"&'";
+  series.test_accuracy = std::nan("");
+  for (int step = 1; step <= 3; ++step) {
+    series.points.push_back({.step = step, .seconds = 0.1 * step, .step_ms = 100});
+    series.points.back().loss = step == 2 ? std::numeric_limits<double>::infinity() : 0.5;
+  }
+  series.points[1].accuracy = 0.5;
+  return series;
+}
+
+TEST(Report, OfOddRunsIsAPage) {
+  RunRecord record;
+  EXPECT_NE(report_html(record).find("</html>"), std::string::npos);
+  record.title = "a <b> & c";
+  record.series.push_back(odd_series());
+  record.tables.push_back({"T<", "", {"c<"}, {{"v<"}}});
+  const std::string page = report_html(record);
+  EXPECT_EQ(page.find("<script>\""), std::string::npos) << "a name was taken for a tag";
+  EXPECT_NE(page.find("a &lt;b&gt; &amp; c"), std::string::npos);
+  for (const char* bad : {">T<<", ">v<<", "=nan", " nan", "=inf", " inf"})
+    EXPECT_EQ(page.find(bad), std::string::npos) << bad;
+}
+
+TEST(Record, ComesBackFromJsonAsItWas) {
+  RunRecord record;
+  record.series.push_back(odd_series());
+  record.series[0].spans.push_back(
+      {.kind = Span::Kind::collective, .rank = 1, .station = 2});
+  record.setup = {{"ranks", "2"}};
+  const nlohmann::json json = to_json(record);
+  EXPECT_EQ(to_json(record_from_json(nlohmann::json::parse(json.dump()))), json);
+}
+
+TEST(Metrics, ALossThatIsNoNumberIsNull) {
+  RunRecord record;
+  record.series.push_back(odd_series());
+  std::istringstream lines(metrics_text(record));
+  std::vector<nlohmann::json> parsed;
+  for (std::string line; std::getline(lines, line);)
+    parsed.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(parsed.size(), 3U);
+  EXPECT_TRUE(parsed[1]["loss"].is_null());
+  EXPECT_EQ(parsed[1]["accuracy"], 0.5);
+  EXPECT_FALSE(parsed[0].contains("accuracy"));
+  EXPECT_EQ(trace_text(record), "");
+}
+
+TEST(Numbers, AreShortAndReadable) {
+  EXPECT_EQ(readable(1234567), "1,234,567");
+  EXPECT_EQ(readable(0.00561), "0.00561");
+  EXPECT_EQ(readable(-0.0), "0");
+  EXPECT_EQ(coordinate(-0.01), "0");
+  EXPECT_EQ(coordinate(12.34), "12.3");
+  EXPECT_EQ(bytes_text(1114024), "1.11 MB");
+  EXPECT_EQ(ms_text(4.6), "4.60");
+}
+
+TEST(Terminal, CountsColumnsAndNotBytes) {
+  EXPECT_EQ(columns_of("\033[32m█░\033[0m x"), 4U);
+  EXPECT_EQ(padded("é", 3), "é  ");
+  const auto lines = table_lines({{"a", "long"}, {"hook", "1"}});
+  EXPECT_EQ(lines[0], "a     long");
+  EXPECT_EQ(lines[1], "hook     1");
+}
+
+}  // namespace
+}  // namespace brigade::tool

@@ -1,0 +1,181 @@
+// What brigade train reads: each way a file can be wrong has one error that names the
+// place.
+#include "train/data.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "brigade/error.h"
+#include "support/command.h"
+#include "train/lr_schedule.h"
+
+namespace brigade::tool {
+namespace {
+
+template <class Function>
+std::string refusal(Function&& function) {
+  try {
+    function();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "it was accepted";
+}
+
+TrainData table(const std::string& text, const std::string& label = "") {
+  return parse_table(text, "t.csv", label);
+}
+
+TEST(Table, TakesTheLastColumnAsTheClassAndEveryFifthRowForTheTest) {
+  const TrainData data = table("1,2,b\n3,4,a\n\n5,6,b\r\n7,8,a\n9,10,b\n");
+  EXPECT_EQ(data.classes, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(data.train.numbers, (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(data.train.labels, (std::vector<std::int64_t>{1, 0, 1, 0}));
+  EXPECT_EQ(data.test.numbers, (std::vector<float>{9, 10}));
+  EXPECT_EQ(data.test.labels, (std::vector<std::int64_t>{1}));
+}
+
+TEST(Table, KnowsNamesOfColumnsQuotesSemicolonsAndNumbersAsClasses) {
+  const TrainData data = table("\"kind\";height;weight\n10;1.5;-2e1\n9; +2 ;3\n", "kind");
+  EXPECT_EQ(data.classes, (std::vector<std::string>{"9", "10"}));
+  EXPECT_EQ(data.train.numbers, (std::vector<float>{1.5F, -20, 2, 3}));
+  EXPECT_EQ(table("10;1.5;-2e1\n9;2;3\n", "1").train.numbers, data.train.numbers);
+}
+
+TEST(Table, NamesTheLineThatIsWrong) {
+  EXPECT_EQ(refusal([] { table("1,2,a\n1,x,b\n"); }),
+            "--data: t.csv, line 2: column 2 is 'x'; expected a finite number");
+  EXPECT_EQ(refusal([] { table("1,2,a\n\n1,2\n"); }),
+            "--data: t.csv, line 3: has 2 columns, expected 3");
+  EXPECT_EQ(refusal([] { table("1,2,a\n,2,b\n"); }),
+            "--data: t.csv, line 2: column 1 is empty; expected a number");
+  EXPECT_EQ(refusal([] { table("1,2,a\n1,nan,b\n"); }),
+            "--data: t.csv, line 2: column 2 is 'nan'; expected a finite number");
+  EXPECT_EQ(refusal([] { table("1,2,a\n1,2,\n"); }),
+            "--data: t.csv, line 2: column 3, the class, is empty");
+  EXPECT_NE(refusal([] { table("hello\n"); }).find("line 1: has one column only"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { table("1,2,a\n1,2,a\n"); }).find("of the one class 'a'"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { table("x,y,z\n"); }).find("holds no rows"), std::string::npos);
+  EXPECT_NE(refusal([] { table("1,2,a\n2,3,b\n", "nobody"); }).find("--label is 'nobody'"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { table("1,2,a\n2,3,b\n", "4"); }).find("from 1 to 3"),
+            std::string::npos);
+}
+
+TEST(Table, RefusesAColumnOfNumbersAsClasses) {
+  std::string text;
+  for (int i = 0; i < 1100; ++i) text += "1," + std::to_string(i) + "\n";
+  EXPECT_NE(refusal([&] { table(text); }).find("line 1001: the column of the classes has"),
+            std::string::npos);
+}
+
+std::string idx(std::initializer_list<int> sizes, std::size_t values, int type = 8) {
+  std::string text{0, 0, static_cast<char>(type), static_cast<char>(sizes.size())};
+  for (const int size : sizes) {
+    for (int shift : {24, 16, 8, 0}) text += static_cast<char>(size >> shift & 255);
+  }
+  return text + std::string(values, '\5');
+}
+
+TEST(Idx, ReadsSizesAndValues) {
+  const std::string bytes = idx({2, 3, 4}, 24);
+  const IdxFile file = parse_idx(bytes, "i", 3);
+  EXPECT_EQ(file.sizes, (std::vector<std::int64_t>{2, 3, 4}));
+  EXPECT_EQ(file.values, std::string(24, '\5'));
+}
+
+TEST(Idx, NamesTheOffsetThatIsWrong) {
+  const auto refused = [](const std::string& bytes) {
+    return refusal([&] { parse_idx(bytes, "i", 3); });
+  };
+  EXPECT_EQ(refused("\1"),
+            "--data: i, offset 1: the file ends within its header of 16 bytes");
+  EXPECT_NE(refused("\1" + idx({1, 1, 1}, 1)).find("offset 0:"), std::string::npos);
+  EXPECT_NE(refused(idx({1, 1, 1}, 1, 13)).find("offset 2: the values are of type 13"),
+            std::string::npos);
+  EXPECT_NE(refused(idx({12}, 12)).find("offset 3: 1 dimensions, expected 3"),
+            std::string::npos);
+  EXPECT_EQ(refused(idx({2, 3, 4}, 23)),
+            "--data: i, offset 16: the header promises more values, the file has 23");
+  EXPECT_EQ(refused(idx({2, 3, 4}, 25)),
+            "--data: i, offset 16: the header promises 24 values, the file has 25");
+  EXPECT_NE(refused(idx({-1, -1, -1}, 9)).find("promises more"), std::string::npos);
+}
+
+TEST(Idx, AFolderNeedsFourFilesThatFit) {
+  const testing::TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    std::ofstream(folder.path() + "/" + name, std::ios::binary) << bytes;
+  };
+  const auto refused = [&] { return refusal([&] { load_data("idx:" + folder.path()); }); };
+  EXPECT_NE(refused().find("there is no '" + folder.path() + "/train-images-idx3-ubyte'"),
+            std::string::npos);
+  write("train-images-idx3-ubyte", idx({3, 4, 4}, 48));
+  write("train-labels-idx1-ubyte", idx({2}, 2));
+  EXPECT_NE(refused().find("has 3 images, but"), std::string::npos);
+  write("train-labels-idx1-ubyte", idx({3}, 3));
+  write("t10k-images-idx3-ubyte.gz", "x");
+  EXPECT_NE(refused().find("gunzip"), std::string::npos);
+  write("t10k-images.idx3-ubyte", idx({1, 4, 5}, 20));
+  write("t10k-labels.idx1-ubyte", idx({1}, 1));
+  EXPECT_NE(refused().find("differ in size"), std::string::npos);
+  write("t10k-images.idx3-ubyte", idx({1, 4, 4}, 16));
+  const TrainData data = load_data("idx:" + folder.path());
+  EXPECT_EQ(data.classes.size(), 6U);
+  EXPECT_EQ(data.values(), 16);
+}
+
+TEST(Text, HasANumberForEachCharacterAndItsLastTenthForTheTest) {
+  const TrainData data = parse_text("abcabcabca", "t");
+  EXPECT_EQ(data.classes, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(data.train.bytes, (std::vector<std::uint8_t>{0, 1, 2, 0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(data.test.bytes, (std::vector<std::uint8_t>{0}));
+  EXPECT_NE(refusal([] { parse_text("aaaa", "t"); }).find("two different characters"),
+            std::string::npos);
+}
+
+TEST(Data, IsNamedOrRefused) {
+  EXPECT_EQ(load_data("digits").train.labels.size(), 1438U);
+  EXPECT_NE(refusal([] { load_data("digit"); }).find("did you mean 'digits'"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { load_data("csv"); }).find("expected csv:FILE"), std::string::npos);
+  EXPECT_NE(refusal([] { load_data("digits:x"); }).find("expected digits"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { load_data("csv:/no/such"); }).find("No such file"),
+            std::string::npos);
+  EXPECT_NE(refusal([] { load_data("text:/"); }).find("it is a folder"), std::string::npos);
+  EXPECT_NE(refusal([] { load_data("text:/dev/null"); }).find("empty"), std::string::npos);
+  EXPECT_NE(refusal([] { load_data("digits", "x"); }).find("--label is for csv"),
+            std::string::npos);
+}
+
+TEST(Schedule, RisesAndFalls) {
+  const LrSchedule constant("constant:warmup=3", 100);
+  EXPECT_DOUBLE_EQ(constant.factor(0), 0.25);
+  EXPECT_DOUBLE_EQ(constant.factor(3), 1);
+  const LrSchedule cosine("cosine:floor=0.1", 100);
+  EXPECT_DOUBLE_EQ(cosine.factor(0), 1);
+  EXPECT_DOUBLE_EQ(cosine.factor(50), 0.55);
+  EXPECT_DOUBLE_EQ(cosine.factor(200), 0.1);
+  const LrSchedule step("step:every=10,factor=0.5", 100);
+  EXPECT_DOUBLE_EQ(step.factor(9), 1);
+  EXPECT_DOUBLE_EQ(step.factor(25), 0.25);
+}
+
+TEST(Schedule, RefusesWhatItDoesNotKnow) {
+  const auto refused = [](const char* spec) {
+    return refusal([&] { LrSchedule schedule(spec, 10); });
+  };
+  EXPECT_NE(refused("cosin").find("did you mean 'cosine'"), std::string::npos);
+  EXPECT_NE(refused("cosine:every=3").find("every"), std::string::npos);
+  EXPECT_NE(refused("cosine:floor=2").find("floor is 2"), std::string::npos);
+  EXPECT_NE(refused("step:every=0").find("every is 0"), std::string::npos);
+  EXPECT_NE(refused("step:factor=0").find("factor is 0"), std::string::npos);
+  EXPECT_NE(refused("constant:warmup=-1").find("warmup is -1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace brigade::tool

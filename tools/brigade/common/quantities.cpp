@@ -1,0 +1,139 @@
+#include "common/quantities.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "brigade/error.h"
+
+namespace brigade::tool {
+namespace {
+
+constexpr const char* kSizeForms =
+    "bytes (4 to 64G) such as 64K, 1M or 1GiB, K, M and G being powers of 1024";
+constexpr const char* kSizesForms =
+    "a size (64K, 1M), a doubling range (1M:256M), one with a factor (1M:256M:4), or a "
+    "list of these by comma";
+constexpr const char* kCountForms =
+    "a number from 1 to 1e12 such as 25000000, 25M or 1.5B, K, M and B being powers of "
+    "1000";
+[[noreturn]] void refuse(const std::string& text, const std::string& option,
+                         const char* forms) {
+  throw ConfigError(option + " is '" + text + "'; it must be " + forms);
+}
+
+struct Quantity {
+  double value;
+  std::string unit;  // in small letters
+};
+
+std::optional<Quantity> read_quantity(const std::string& text) {
+  Quantity quantity{};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, quantity.value);
+  if (error != std::errc() || !std::isfinite(quantity.value)) return {};
+  quantity.unit.assign(rest, end);
+  std::ranges::transform(quantity.unit, quantity.unit.begin(),
+                         [](unsigned char c) { return std::tolower(c); });
+  return quantity;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string with_unit(double value, const char* unit) {
+  char text[48];
+  std::snprintf(text, sizeof text, value < 10 ? "%.3g %s" : "%.4g %s", value, unit);
+  return text;
+}
+
+void add_range(const std::string& text, const std::string& option,
+               std::vector<int64_t>& sizes) {
+  const auto parts = split(text, ':');
+  if (parts.size() > 3 || parts[0].empty()) refuse(text, option, kSizesForms);
+  const int64_t first = parse_size(parts[0], option);
+  const int64_t last = parts.size() > 1 ? parse_size(parts[1], option) : first;
+  int factor = 2;
+  if (parts.size() == 3) {
+    const auto given = read_quantity(parts[2]);
+    if (!given || !given->unit.empty() || given->value < 2 || given->value > 1024 ||
+        given->value != std::floor(given->value)) {
+      refuse(text, option, "a range whose factor is a whole number from 2 to 1024");
+    }
+    factor = static_cast<int>(given->value);
+  }
+  if (last < first) refuse(text, option, "a range from a smaller size to a larger one");
+  for (int64_t size = first; size <= last; size *= factor) sizes.push_back(size);
+}
+
+}  // namespace
+
+int64_t parse_size(const std::string& text, const std::string& option) {
+  const auto quantity = read_quantity(text);
+  if (!quantity) refuse(text, option, kSizeForms);
+  std::string unit = quantity->unit;
+  if (unit.ends_with("ib")) {
+    unit.resize(unit.size() - 2);
+  } else if (unit.ends_with("b")) {
+    unit.pop_back();
+  }
+  const std::array<std::string, 4> units{"", "k", "m", "g"};
+  const auto found = std::ranges::find(units, unit);
+  if (found == units.end()) refuse(text, option, kSizeForms);
+  const double bytes =
+      quantity->value * std::pow(1024.0, static_cast<double>(found - units.begin()));
+  if (bytes < 4 || bytes > 64.0 * 1024 * 1024 * 1024) refuse(text, option, kSizeForms);
+  return static_cast<int64_t>(bytes) / 4 * 4;
+}
+
+std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option) {
+  std::vector<int64_t> sizes;
+  for (const std::string& range : parse_list(text, option)) add_range(range, option, sizes);
+  return sizes;
+}
+
+int64_t parse_count(const std::string& text, const std::string& option) {
+  const auto quantity = read_quantity(text);
+  if (!quantity) refuse(text, option, kCountForms);
+  const std::string& unit = quantity->unit;
+  double factor = 1;
+  if (unit == "k") {
+    factor = 1e3;
+  } else if (unit == "m") {
+    factor = 1e6;
+  } else if (unit == "b" || unit == "g") {
+    factor = 1e9;
+  } else if (!unit.empty()) {
+    refuse(text, option, kCountForms);
+  }
+  const double count = quantity->value * factor;
+  if (count < 1 || count > 1e12) refuse(text, option, kCountForms);
+  return static_cast<int64_t>(std::llround(count));
+}
+
+std::string size_text(double bytes) {
+  if (bytes < 1024) return with_unit(bytes, "B");
+  if (bytes < 1024 * 1024) return with_unit(bytes / 1024, "KiB");
+  if (bytes < 1024.0 * 1024 * 1024) return with_unit(bytes / (1024 * 1024), "MiB");
+  return with_unit(bytes / (1024.0 * 1024 * 1024), "GiB");
+}
+
+std::vector<std::string> parse_list(const std::string& text, const std::string& option) {
+  auto words = split(text, ',');
+  for (const std::string& word : words) {
+    if (word.empty()) refuse(text, option, "a list with a word between every two commas");
+  }
+  return words;
+}
+
+}  // namespace brigade::tool

@@ -1,0 +1,231 @@
+#include "common/shaped_link.h"
+
+#include <c10/util/Logging.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "brigade/error.h"
+
+namespace brigade::tool {
+namespace {
+
+constexpr double kSlowest = 8e3, kFastest = 1e12;
+constexpr int kLogErrors = 2;           // LibTorch's level
+constexpr std::uint16_t kPort = 29600;  // of the link's own network: nobody else is there
+
+// A fresh network namespace, held by a descriptor.
+int new_namespace() {
+  std::array<int, 2> ready{}, done{};
+  if (pipe2(ready.data(), O_CLOEXEC) || pipe2(done.data(), O_CLOEXEC))
+    throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = unshare(CLONE_NEWNET) == 0 ? 0 : static_cast<char>(errno);
+    close(done[1]);
+    if (write(ready[1], &byte, 1) == 1 && read(done[0], &byte, 1) > 0) _exit(1);
+    _exit(0);
+  }
+  close(ready[1]);
+  close(done[0]);
+  char error = child < 0 ? static_cast<char>(errno) : EIO;
+  int fd = -1;
+  if (child > 0 && read(ready[0], &error, 1) == 1 && error == 0) {
+    const std::string path = "/proc/" + std::to_string(child) + "/ns/net";
+    fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) error = static_cast<char>(errno);
+  }
+  close(ready[0]);
+  close(done[1]);
+  if (child > 0) waitpid(child, nullptr, 0);
+  if (fd < 0) {
+    throw Error(std::string("cannot make a network namespace: ") + std::strerror(error));
+  }
+  return fd;
+}
+
+// Runs a command, its words apart by spaces, in a namespace; what it writes to stderr, or
+// nothing if it went well.
+std::string failure_of(int network, const std::string& command) {
+  std::vector<std::string> words;
+  std::istringstream stream(command);
+  for (std::string word; stream >> word;) words.push_back(word);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::array<int, 2> errors{};
+  if (pipe2(errors.data(), O_CLOEXEC)) return std::strerror(errno);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open("/dev/null", O_RDWR), 1);
+    dup2(errors[1], 2);
+    setenv("PATH", "/usr/sbin:/sbin:/usr/bin:/bin", 1);
+    if (network < 0 || setns(network, CLONE_NEWNET) == 0) execvp(argv[0], argv.data());
+    dprintf(2, "%s", std::strerror(errno));
+    _exit(127);
+  }
+  close(errors[1]);
+  std::string text;
+  std::array<char, 512> buffer{};
+  for (ssize_t count = 0; (count = read(errors[0], buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  close(errors[0]);
+  int status = 1;
+  if (child > 0) waitpid(child, &status, 0);
+  if (status == 0) return "";
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.empty() ? "it failed" : text;
+}
+
+void run(int network, const std::string& command) {
+  const std::string failure = failure_of(network, command);
+  if (!failure.empty()) throw Error("shaped link: '" + command + "': " + failure);
+}
+
+std::string descriptor_path(int fd) {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd);
+}
+
+// Enough for the kernel's timer to keep the rate, and for little more to slip through
+// unshaped.
+std::string shaping(double bits_per_second) {
+  const auto bytes = static_cast<long>(std::clamp(bits_per_second / 8 / 250, 20e3, 8e6));
+  std::ostringstream text;
+  text << "tbf rate " << static_cast<std::uint64_t>(bits_per_second) << "bit burst "
+       << bytes << " latency 50ms";
+  return text.str();
+}
+
+}  // namespace
+
+double parse_rate(std::string_view text, std::string_view flag) {
+  double number = 0;
+  auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit;
+  for (; rest != text.data() + text.size(); ++rest) {
+    if (*rest != ' ') unit += static_cast<char>(std::tolower(*rest));
+  }
+  for (const char* end : {"/s", "ps", "bit", "b"}) {
+    if (unit.ends_with(end)) unit.resize(unit.size() - std::strlen(end));
+  }
+  constexpr std::string_view kUnits = "kmgt";
+  const std::size_t place = kUnits.find(unit);
+  if (!unit.empty() && (unit.size() > 1 || place == std::string_view::npos))
+    error = std::errc::invalid_argument;
+  const double rate =
+      unit.empty() ? number : number * std::pow(1000.0, static_cast<double>(place) + 1);
+  if (error != std::errc() || !(rate >= kSlowest && rate <= kFastest)) {
+    throw ConfigError(std::string(flag) + " is '" + std::string(text) +
+                      "'; it must be a rate from 8kbit to 1tbit, such as 100mbit or 1gbit");
+  }
+  return rate;
+}
+
+std::string rate_text(double bits_per_second) {
+  constexpr std::array kUnits{"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
+  std::size_t unit = 0;
+  while (bits_per_second >= 999.5 && unit + 1 < kUnits.size()) {
+    bits_per_second /= 1000;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g %s", bits_per_second, kUnits[unit]);
+  return text;
+}
+
+std::string ShapedLink::missing() {
+  if (geteuid() != 0) return "only root can make network namespaces";
+  for (const char* tool : {"ip -V", "tc -V"}) {
+    const std::string failure = failure_of(-1, tool);
+    if (!failure.empty()) {
+      return "the command '" + std::string(tool).substr(0, 2) + "' is missing (iproute2)";
+    }
+  }
+  try {
+    const ShapedLink probe(1, 1e9);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+ShapedLink::ShapedLink(int hosts, double bits_per_second)
+    : rate_(rate_text(bits_per_second)) {
+  try {
+    switch_ = new_namespace();
+    run(switch_, "ip link add brgs type bridge");
+    run(switch_, "ip link set brgs up");
+    for (int place = 0; place < hosts; ++place) {
+      namespaces_.push_back(new_namespace());
+      const int host = namespaces_.back();
+      const std::string port = "port" + std::to_string(place);
+      const std::string there = " netns " + descriptor_path(switch_);
+      run(host, std::string("ip link add ") + kInterface + " type veth peer name " + port +
+                    there);
+      run(host, "ip addr add " + address(place) + "/16 dev " + kInterface);
+      run(host, "ip link set lo up");
+      run(host, std::string("ip link set ") + kInterface + " up");
+      run(host, std::string("tc qdisc add dev ") + kInterface + " root " +
+                    shaping(bits_per_second));
+      run(switch_, "ip link set " + port + " master brgs up");
+    }
+  } catch (...) {
+    for (int fd : namespaces_) close(fd);
+    if (switch_ >= 0) close(switch_);
+    throw;
+  }
+}
+
+ShapedLink::~ShapedLink() {
+  for (int fd : namespaces_) close(fd);
+  close(switch_);
+}
+
+std::string ShapedLink::path(int place) const {
+  return descriptor_path(namespaces_.at(static_cast<std::size_t>(place)));
+}
+
+std::string ShapedLink::address(int place) {
+  return "10.78." + std::to_string(place / 250) + "." + std::to_string(place % 250 + 1);
+}
+
+void ShapedLink::enter(int place) const {
+  if (setns(namespaces_.at(static_cast<std::size_t>(place)), CLONE_NEWNET) != 0) {
+    throw Error("cannot enter the network namespace of rank " + std::to_string(place) +
+                ": " + std::strerror(errno));
+  }
+}
+
+ProcessGroup ShapedLink::join(int rank,
+                              std::optional<std::chrono::milliseconds> timeout) const {
+  enter(rank);
+  // The launcher speaks of one host, and of a store on it that can't be reached from here.
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+        "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"}) {
+    unsetenv(name);
+  }
+  // These hosts have no names; LibTorch warns of that for each connection.
+  FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kLogErrors);
+  ProcessGroupOptions options;
+  options.backend = "gloo";
+  options.init_method = "tcp://" + address(0) + ":" + std::to_string(kPort);
+  options.rank = rank;
+  options.world_size = hosts();
+  options.timeout = timeout;
+  options.interface = kInterface;
+  return init_process_group(options);
+}
+
+}  // namespace brigade::tool

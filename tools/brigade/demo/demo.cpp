@@ -1,0 +1,335 @@
+// brigade demo: one small network, trained on real data under every hook, side by side.
+#include <ATen/Parallel.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "brigade/hooks/registry.h"
+#include "brigade/launch.h"
+#include "brigade/process_group.h"
+#include "common/command.h"
+#include "common/shaped_link.h"
+#include "common/terminal.h"
+#include "demo/print.h"
+#include "demo/training.h"
+#include "demo/verdict.h"
+#include "report/metrics.h"
+#include "report/report.h"
+#include "report/svg.h"
+#include "report/tensorboard.h"
+#include "report/trace_file.h"
+#include "train/digits.h"
+
+namespace brigade::tool {
+namespace {
+
+constexpr double kEnoughAccuracy = 0.9;
+constexpr int kDefaultSteps = 160;
+constexpr int kLinkSteps = 30;  // each takes a tenth of a second under plain all-reduce
+constexpr const char* kOff = "off";
+
+struct DemoOptions {
+  int workers = 2;
+  int steps = 0;  // 0: the default
+  int batch = 32;
+  double learning_rate = DemoTraining().learning_rate;
+  std::uint64_t seed = 1;
+  std::vector<std::string> hooks;  // empty: all
+  std::string link = "100mbit";
+  std::string out = "out/demo";
+  std::string json;
+
+  DemoTraining training() const {
+    return {.steps = steps > 0 ? steps : kDefaultSteps,
+            .batch = batch,
+            .learning_rate = learning_rate,
+            .seed = seed};
+  }
+};
+
+// Every hook of the table, with options under which it works within so few steps.
+std::vector<std::string> all_hooks() {
+  std::vector<std::string> specs;
+  for (const HookEntry& entry : hook_table()) {
+    std::string spec(entry.name);
+    const bool starts_late =
+        std::ranges::find(entry.options, "start") != entry.options.end();
+    if (starts_late) spec += spec == "powersgd" ? ":rank=2,start=10" : ":start=10";
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+// A few that differ, for the slow link.
+std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
+  std::vector<std::string> some;
+  for (const std::string& spec : hooks) {
+    const std::string name = spec.substr(0, spec.find(':'));
+    for (const char* wanted : {"allreduce", "fp16", "int8", "powersgd"}) {
+      if (name == wanted) some.push_back(spec);
+    }
+  }
+  return some.size() > 1 ? some : hooks;
+}
+
+// Carries a record from rank 0 to the process that started it.
+class Envelope {
+ public:
+  Envelope() : fd_(memfd_create("brigade-demo", MFD_CLOEXEC)) {
+    if (fd_ < 0) throw Error("cannot make a file in memory");
+  }
+  ~Envelope() { close(fd_); }
+  Envelope(const Envelope&) = delete;
+  Envelope& operator=(const Envelope&) = delete;
+
+  void put(const RunRecord& record) const {
+    const std::string text = to_json(record).dump();
+    if (pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+      throw Error("cannot hand the results over: no memory");
+  }
+  RunRecord take() const {
+    std::string text(static_cast<std::size_t>(lseek(fd_, 0, SEEK_END)), '\0');
+    if (pread(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+      throw Error("cannot read the results");
+    return record_from_json(nlohmann::json::parse(text));
+  }
+
+ private:
+  int fd_;
+};
+
+// What the first steps of a process cost belongs to no hook.
+void warm_up(const ProcessGroup& group, const TrainAndTest& data, DemoTraining training) {
+  training.steps = 4;
+  DigitTraining some(group, data, "allreduce", training);
+  some.advance([] {});
+}
+
+// What each worker does: the trainings take turns.
+RunRecord train_all(const ProcessGroup& group, const std::vector<std::string>& hooks,
+                    const DemoTraining& training, const std::string& link) {
+  const TrainAndTest data = split_every_fifth(digits());
+  warm_up(group, data, training);
+  Board board(group.rank() == 0, training.steps);
+  std::vector<std::unique_ptr<DigitTraining>> all;
+  for (const std::string& spec : hooks) {
+    all.push_back(std::make_unique<DigitTraining>(group, data, spec, training));
+    board.set(all.size() - 1, all.back()->series());
+  }
+  for (bool more = true; more;) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      more = all[i]->advance([&] {
+        board.set(i, all[i]->series());
+        board.draw();
+      });
+    }
+  }
+  RunRecord record;
+  record.setup = {
+      {"network", demo_network()},
+      {"parameters", readable(static_cast<double>(demo_parameters()))},
+      {"digits", readable(static_cast<double>(data.train.size())) + " to train, " +
+                     std::to_string(data.test.size()) + " to test"},
+      {"threads a rank", std::to_string(at::get_num_threads())}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    record.series.push_back(all[i]->finish());
+    record.series.back().link = link;
+    board.set(i, record.series.back());
+  }
+  board.close();
+  return record;
+}
+
+RunRecord over_loopback(const DemoOptions& options, const std::vector<std::string>& hooks) {
+  const Envelope envelope;
+  launch(options.workers,
+         [&](int rank) {
+           const ProcessGroup group = init_process_group({.backend = "gloo"});
+           const RunRecord record = train_all(group, hooks, options.training(), "");
+           if (rank == 0) envelope.put(record);
+         },
+         {.prefix = false});
+  return envelope.take();
+}
+
+RunRecord over_link(const DemoOptions& options, const std::vector<std::string>& hooks,
+                    double rate) {
+  const ShapedLink link(options.workers, rate);
+  const Envelope envelope;
+  DemoTraining training = options.training();
+  training.steps = std::min(training.steps, kLinkSteps);
+  launch(options.workers,
+         [&](int rank) {
+           const ProcessGroup group = link.join(rank);
+           const RunRecord record = train_all(group, hooks, training, link.rate());
+           if (rank == 0) envelope.put(record);
+         },
+         {.prefix = false});
+  return envelope.take();
+}
+
+void write_files(Terminal& terminal, const RunRecord& record, const DemoOptions& options) {
+  const auto show = [&](const std::string& name, const std::string& text,
+                        const std::string& what) {
+    const std::string path = options.out + "/" + name;
+    base::write_whole(path, text);
+    terminal.line("  " + padded(path, 34) + " " + terminal.paint(Paint::dim, what));
+  };
+  show("report.html", report_html(record), "charts and timelines, for a browser");
+  show("metrics.jsonl", metrics_text(record), "a line a step");
+  show("trace.json", trace_text(record), "for ui.perfetto.dev or chrome://tracing");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double seconds = std::chrono::duration<double>(now).count();
+  for (const Series& series : record.series) {
+    const std::string folder = options.out + "/tensorboard/" + series.hook +
+                               (series.link.empty() ? "" : "_over_link");
+    base::check_output_folder(folder, "--out");
+    base::write_whole(folder + "/events.out.tfevents.demo",
+                      tensorboard_text(series, seconds));
+  }
+  terminal.line("  " + padded(options.out + "/tensorboard", 34) + " " +
+                terminal.paint(Paint::dim, "for tensorboard --logdir"));
+  if (!options.json.empty())
+    base::write_whole(options.json, to_json(record).dump(1) + "\n");
+}
+
+void set_up(RunRecord& record, const DemoOptions& options, const std::string& command) {
+  const DemoTraining training = options.training();
+  record.title = "One network, every hook";
+  record.command = command;
+  std::vector<std::pair<std::string, std::string>> setup{
+      {"ranks", std::to_string(options.workers) + " processes, Gloo"},
+      {"steps", std::to_string(training.steps)},
+      {"batch", std::to_string(training.batch) + " digits a rank"},
+      {"learning rate", readable(training.learning_rate)},
+      {"seed", std::to_string(training.seed)}};
+  setup.insert(setup.end(), record.setup.begin(), record.setup.end());
+  const auto machine = machine_setup();
+  setup.insert(setup.end(), machine.begin(), machine.end());
+  record.setup = std::move(setup);
+}
+
+// Adds what the link shows, or says why it can't.
+void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
+              const std::vector<std::string>& hooks) {
+  if (options.link == kOff) return;
+  const double rate = parse_rate(options.link, "--link");
+  std::string missing =
+      options.workers > 1 ? ShapedLink::missing() : "one rank sends nothing";
+  terminal.line();
+  if (!missing.empty()) {
+    terminal.line("Not over a link of " + rate_text(rate) + ": " + missing + ".");
+    return;
+  }
+  terminal.line("The same over a real link of " + rate_text(rate) +
+                " between network namespaces:");
+  RunRecord slow = over_link(options, hooks_for_link(hooks), rate);
+  for (Series& series : slow.series) record.series.push_back(std::move(series));
+  record.setup.emplace_back("link", rate_text(rate) + " between network namespaces, " +
+                                        std::to_string(kLinkSteps) + " steps at most");
+}
+
+void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
+  std::set<std::string> seen;
+  for (const std::string& spec : hooks) {
+    make_hook(spec);  // throws for what it does not know
+    if (!seen.insert(spec).second) throw ConfigError("--hook " + spec + " is given twice");
+  }
+  if (options.link != kOff) parse_rate(options.link, "--link");
+  base::check_output_folder(options.out, "--out");
+  if (!options.json.empty()) base::check_output_file(options.json, "--json");
+}
+
+int demo(const DemoOptions& options, const std::string& command) {
+  const std::vector<std::string> hooks =
+      options.hooks.empty() ? all_hooks() : options.hooks;
+  check(options, hooks);
+  Terminal terminal;
+  terminal.line(std::to_string(options.workers) +
+                (options.workers > 1 ? " ranks train" : " rank trains") +
+                " one network on handwritten digits under " + std::to_string(hooks.size()) +
+                (hooks.size() > 1 ? " hooks in turns:" : " hook:"));
+  RunRecord record = over_loopback(options, hooks);
+  set_up(record, options, command);
+  add_link(terminal, record, options, hooks);
+  record.verdict = verdict(record.series);
+
+  std::string link_title;
+  for (const Series& series : record.series) {
+    if (&series != &record.series[0] && series.link == link_title) continue;
+    link_title = series.link;
+    terminal.line();
+    terminal.line(terminal.paint(
+        Paint::bold, link_title.empty() ? "Over loopback" : "Over " + link_title));
+    print_table(terminal, record.series, link_title);
+  }
+  terminal.line();
+  const bool same = print_replicas(terminal, record.series);
+  for (const std::string& sentence : record.verdict) terminal.sentence(sentence);
+  if (!baseline_of(record.series[0], record.series))
+    terminal.sentence("Give --hook allreduce too, to compare with it.");
+  terminal.line();
+  write_files(terminal, record, options);
+  if (!same) throw Error("the ranks' replicas differ");
+  const double accuracy = record.series[0].test_accuracy;
+  if (options.steps == 0 && accuracy < kEnoughAccuracy) {
+    throw Error("test accuracy under " + record.series[0].hook + " is " +
+                decimals(accuracy, 3) + ", below 0.9: the network has not learned");
+  }
+  print_suggestions(terminal);
+  return 0;
+}
+
+std::string typed(const DemoOptions& options) {
+  std::string text = "brigade demo -n " + std::to_string(options.workers);
+  if (options.steps > 0) text += " --steps " + std::to_string(options.steps);
+  if (options.batch != DemoOptions().batch)
+    text += " --batch " + std::to_string(options.batch);
+  if (options.learning_rate != DemoOptions().learning_rate)
+    text += " --lr " + readable(options.learning_rate);
+  if (options.seed != DemoOptions().seed) text += " --seed " + std::to_string(options.seed);
+  for (const std::string& hook : options.hooks) text += " --hook " + hook;
+  if (options.link != DemoOptions().link) text += " --link " + options.link;
+  return text;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<DemoOptions>();
+  CLI::App* command = app.add_subcommand(
+      "demo", "train a small network on handwritten digits under every hook");
+  command->footer(
+      "Example:\n  brigade demo -n 4 --hook allreduce --hook powersgd:rank=4,start=10");
+  command->add_option("-n,--workers", options->workers, "processes, each a replica")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--hook", options->hooks,
+                      "a hook with its options; may be given again (default: all)");
+  command
+      ->add_option("--steps", options->steps,
+                   "of each training (default: " + std::to_string(kDefaultSteps) + ")")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--batch", options->batch, "digits a rank and step")
+      ->check(CLI::Range(1, 1438))
+      ->capture_default_str();
+  command->add_option("--lr", options->learning_rate, "learning rate; falls to 0")
+      ->check(CLI::Range(1e-9, 10.0))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of weights and order")
+      ->capture_default_str();
+  command
+      ->add_option("--link", options->link,
+                   "as root, some hooks over a link of this rate too, or off")
+      ->capture_default_str();
+  command->add_option("--out", options->out, "folder for report, metrics and trace")
+      ->capture_default_str();
+  command->add_option("--json", options->json, "write all results to this file as well");
+  command->callback([options, &exit_code] { exit_code = demo(*options, typed(*options)); });
+}
+
+}  // namespace brigade::tool

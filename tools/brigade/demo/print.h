@@ -1,0 +1,36 @@
+// What the demo shows on the terminal.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/terminal.h"
+#include "report/run_record.h"
+
+namespace brigade::tool {
+
+// All trainings below each other, drawn again after every step; where that can't be, once
+// at the end.
+class Board {
+ public:
+  // `steps` of each training; only one rank shows it.
+  Board(bool shown, int steps) : shown_(shown), steps_(steps) {}
+  void set(std::size_t place, const Series& series);
+  void draw();
+  void close();
+
+ private:
+  Terminal terminal_;
+  bool shown_;
+  int steps_;
+  std::vector<std::string> lines_;
+};
+
+// The results over one link, beside those of all-reduce.
+void print_table(Terminal& terminal, std::span<const Series> all, const std::string& link);
+// Says whether all replicas are equal that have to be, and gives it.
+bool print_replicas(Terminal& terminal, std::span<const Series> all);
+// What to try next.
+void print_suggestions(Terminal& terminal);
+
+}  // namespace brigade::tool

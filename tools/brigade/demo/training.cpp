@@ -1,0 +1,207 @@
+#include "demo/training.h"
+
+#include <torch/torch.h>
+
+#include <cinttypes>
+#include <optional>
+
+#include "brigade/brigade.h"
+#include "report/timeline.h"
+
+namespace brigade::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Accuracy is measured so often, and spans are kept of so many steps at the end.
+constexpr int kMeasureEvery = 8;
+
+// Two convolutions, a pool, three dense layers.
+struct DigitNetImpl : torch::nn::Module {
+  DigitNetImpl() {
+    auto conv = [](int from, int to) {
+      return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 3).padding(1));
+    };
+    conv1 = register_module("conv1", conv(1, 32));
+    conv2 = register_module("conv2", conv(32, 64));
+    wide = register_module("wide", torch::nn::Linear(64 * 4 * 4, 224));
+    narrow = register_module("narrow", torch::nn::Linear(224, 128));
+    output = register_module("output", torch::nn::Linear(128, 10));
+  }
+  at::Tensor forward(const at::Tensor& pixels) {
+    at::Tensor x = torch::relu(conv1(pixels.view({-1, 1, 8, 8})));
+    x = torch::max_pool2d(torch::relu(conv2(x)), 2);
+    return output(torch::relu(narrow(torch::relu(wide(x.flatten(1))))));
+  }
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
+  torch::nn::Linear wide{nullptr}, narrow{nullptr}, output{nullptr};
+};
+TORCH_MODULE(DigitNet);
+
+// FNV-1a over every parameter and buffer: equal only if they are equal bit by bit.
+std::string fingerprint(const torch::nn::Module& module) {
+  std::uint64_t hash = 14695981039346656037U;
+  auto add = [&](const at::Tensor& tensor) {
+    at::Tensor flat = tensor.detach().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(flat.data_ptr());
+    for (std::size_t i = 0; i < flat.nbytes(); ++i)
+      hash = (hash ^ bytes[i]) * 1099511628211U;
+  };
+  for (const at::Tensor& parameter : module.parameters()) add(parameter);
+  for (const at::Tensor& buffer : module.buffers()) add(buffer);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
+  return text;
+}
+
+double accuracy(DigitNet& net, const DataSet& data) {
+  torch::NoGradGuard no_grad;
+  at::Tensor right = net->forward(data.features).argmax(1).eq(data.labels);
+  return right.to(at::kDouble).mean().item<double>();
+}
+
+// The batches of one rank, epoch after epoch.
+class Batches {
+ public:
+  Batches(const DataSet& data, const ProcessGroup& group, const DemoTraining& training)
+      : data_(data),
+        batch_(training.batch),
+        sampler_(data.size(), group, {.seed = training.seed}) {}
+  DataSet next() {
+    auto rows = sampler_.next(batch_);
+    if (!rows) {
+      sampler_.set_epoch(++epoch_);
+      rows = sampler_.next(batch_);
+    }
+    at::Tensor index = torch::tensor(std::vector<std::int64_t>(rows->begin(), rows->end()));
+    return {data_.features.index_select(0, index), data_.labels.index_select(0, index)};
+  }
+
+ private:
+  const DataSet& data_;
+  int batch_;
+  int epoch_ = 0;
+  DistributedSampler sampler_;
+};
+
+}  // namespace
+
+std::int64_t demo_parameters() {
+  std::int64_t count = 0;
+  const DigitNet net;
+  for (const at::Tensor& parameter : net->parameters()) count += parameter.numel();
+  return count;
+}
+
+std::string demo_network() {
+  return "convolutions 1-32-64 (3x3), pool, dense 1024-224-128-10; AdamW";
+}
+
+class DigitTraining::Trainer {
+ public:
+  Trainer(const ProcessGroup& group, const TrainAndTest& data, const std::string& spec,
+          const DemoTraining& training)
+      : group_(group),
+        batches_(data.train, group, training),
+        learning_rate_(training.learning_rate) {
+    torch::manual_seed(training.seed);
+    net_ = DigitNet();
+    // Small buckets, so that several are on their way at once even in a small network.
+    ddp_ = DistributedDataParallel<DigitNetImpl>(
+        net_, group, {.bucket_cap_mb = 0.1, .gradient_as_bucket_view = true});
+    ddp_->set_hook(make_hook(spec));
+    optimizer_ = std::make_unique<torch::optim::AdamW>(
+        ddp_->parameters(), torch::optim::AdamWOptions(training.learning_rate));
+    timeline_.emplace(group, ddp_->core());
+    group.barrier();
+  }
+
+  // `left` of `steps` are still to come, this one included.
+  StepPoint step(int left, int steps) {
+    timeline_->begin_step(left);
+    const DataSet batch = batches_.next();
+    const auto begin = Clock::now();
+    at::Tensor loss =
+        torch::nn::functional::cross_entropy(ddp_->forward(batch.features), batch.labels);
+    const auto forward = Clock::now();
+    ddp_->zero_grad();
+    loss.backward();
+    const auto backward = Clock::now();
+    static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups()[0].options())
+        .lr(learning_rate_ * left / steps);
+    optimizer_->step();
+    const auto end = Clock::now();
+    for (const auto& [kind, from, to] :
+         {std::tuple{Span::Kind::forward, begin, forward},
+          std::tuple{Span::Kind::backward, forward, backward},
+          std::tuple{Span::Kind::optimizer, backward, end}}) {
+      timeline_->note(kind, from, to);
+    }
+    const HookStats stats = ddp_->hook_stats();
+    seconds_ += std::chrono::duration<double>(end - begin).count();
+    return {.step = ++steps_,
+            .seconds = seconds_,
+            .step_ms = std::chrono::duration<double, std::milli>(end - begin).count(),
+            .loss = loss.item<double>(),
+            .accuracy = std::nullopt,
+            .bytes_sent = stats.total.bytes_sent,
+            .overlap = stats.last_step.overlap()};
+  }
+
+  void finish(Series& series) {
+    const HookStats stats = ddp_->hook_stats();
+    series.overlap = stats.total.overlap();
+    series.gradient_bytes = static_cast<double>(ddp_->logging_data().parameter_bytes);
+    series.fingerprints = group_.gather_texts("fingerprints", fingerprint(*net_));
+    series.spans = timeline_->gather();
+    summarise(series);
+  }
+
+  DigitNet& net() { return net_; }
+
+ private:
+  const ProcessGroup& group_;
+  Batches batches_;
+  double learning_rate_;
+  DigitNet net_{nullptr};
+  DistributedDataParallel<DigitNetImpl> ddp_{nullptr};
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::optional<Timeline> timeline_;
+  std::int64_t steps_ = 0;
+  double seconds_ = 0;
+};
+
+DigitTraining::DigitTraining(const ProcessGroup& group, const TrainAndTest& data,
+                             const std::string& spec, const DemoTraining& training)
+    : group_(group),
+      data_(data),
+      steps_(training.steps),
+      trainer_(std::make_unique<Trainer>(group, data, spec, training)) {
+  series_.hook = spec;
+  const std::string name = spec.substr(0, spec.find(':'));
+  for (const HookEntry& entry : hook_table()) {
+    if (entry.name == name) series_.takes_mean = entry.tolerance >= 0;
+  }
+}
+
+DigitTraining::~DigitTraining() = default;
+
+bool DigitTraining::advance(const std::function<void()>& watch) {
+  const int before = static_cast<int>(series_.points.size());
+  const int until = std::min(before + kMeasureEvery, steps_);
+  for (int step = before; step < until; ++step) {
+    StepPoint point = trainer_->step(steps_ - step, steps_);
+    if (group_.rank() == 0 && (step == 0 || step + 1 == until))
+      point.accuracy = series_.test_accuracy = accuracy(trainer_->net(), data_.test);
+    series_.points.push_back(point);
+    if (group_.rank() == 0) watch();
+  }
+  return until > before;
+}
+
+Series DigitTraining::finish() {
+  trainer_->finish(series_);
+  return std::move(series_);
+}
+
+}  // namespace brigade::tool

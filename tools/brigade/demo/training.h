@@ -1,0 +1,52 @@
+// One training of the demo: a small network on the digits, under one hook.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "brigade/process_group.h"
+#include "report/run_record.h"
+#include "train/data_set.h"
+
+namespace brigade::tool {
+
+struct DemoTraining {
+  int steps = 0;
+  int batch = 32;               // digits a rank and step
+  double learning_rate = 4e-3;  // falls to 0
+  std::uint64_t seed = 1;
+};
+
+std::int64_t demo_parameters();
+std::string demo_network();  // in words
+
+// Goes a few steps at a time, so that several can take turns: then all of them meet the
+// same load of the machine.
+class DigitTraining {
+ public:
+  // Collective, like all that follows. `group` and `data` must outlive it.
+  DigitTraining(const ProcessGroup& group, const TrainAndTest& data,
+                const std::string& spec, const DemoTraining& training);
+  ~DigitTraining();
+  DigitTraining(const DigitTraining&) = delete;
+  DigitTraining& operator=(const DigitTraining&) = delete;
+
+  // The next few steps, the last of which measures the accuracy; rank 0 calls `watch` after
+  // each. False: all steps were done before.
+  bool advance(const std::function<void()>& watch);
+  // Up to now; test_accuracy is the last one measured.
+  const Series& series() const { return series_; }
+  // The whole series, with the fingerprints and spans of all ranks. Called once.
+  Series finish();
+
+ private:
+  class Trainer;
+  const ProcessGroup& group_;
+  const TrainAndTest& data_;
+  const int steps_;
+  std::unique_ptr<Trainer> trainer_;
+  Series series_;
+};
+
+}  // namespace brigade::tool

@@ -1,0 +1,245 @@
+#include "plan/model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <queue>
+#include <tuple>
+
+namespace brigade::tool {
+namespace {
+
+constexpr double kFirstBucket = 1024.0 * 1024, kBucket = 25.0 * 1024 * 1024;
+
+double values_of_shape(const std::vector<int64_t>& shape) {
+  double values = 1;
+  for (int64_t side : shape) values *= static_cast<double>(side);
+  return values;
+}
+
+// Values that PowerSGD sends of one parameter: both factors, or all of it where that is not
+// smaller by the hook's default factor of 2.
+double low_rank_values(const std::vector<int64_t>& shape, int rank) {
+  const double values = values_of_shape(shape);
+  if (shape.size() < 2) return values;
+  const double rows = static_cast<double>(shape[0]);
+  const double columns = rows > 0 ? values / rows : 0;
+  const double factors = (rows + columns) * std::min({double(rank), rows, columns});
+  return factors * 2 < values ? factors : values;
+}
+
+// Threads and the link as servers: each does one thing at a time, in the order of asking.
+struct Servers {
+  explicit Servers(int cores) : core_free(static_cast<size_t>(std::max(1, cores)), 0.0) {}
+
+  // On a thread of its own kind and on any core; gives the end.
+  double compute(double ready, double seconds, double& thread_free) {
+    double& core = *std::ranges::min_element(core_free);
+    const double end = std::max({ready, thread_free, core}) + seconds;
+    return thread_free = core = end;
+  }
+  double send(double ready, double seconds) {
+    return link_free = std::max(ready, link_free) + seconds;
+  }
+
+  std::vector<double> core_free;
+  double link_free = 0;
+  std::array<double, 8> station_free{};
+  double transport_free = 0;
+  double backward_free = 0;
+};
+
+// Times of one phase of one piece.
+struct PhaseCost {
+  double link, transport, latency;
+};
+
+class Simulation {
+ public:
+  Simulation(const Job& job, const Machine& machine, const HookCost& cost)
+      : job_(job),
+        machine_(machine),
+        cost_(cost),
+        ranks_(job.ranks()),
+        servers_(job.cores_per_rank) {}
+
+  Prediction run(const std::vector<BucketLoad>& buckets) {
+    double all_values = 0;
+    for (const BucketLoad& bucket : buckets) all_values += bucket.values;
+    const double forward = job_.compute_seconds * job_.forward_share;
+    const double backward = job_.compute_seconds - forward;
+    start_slices(buckets, all_values, forward, backward);
+    while (!waiting_.empty()) {
+      const Event event = waiting_.top();
+      waiting_.pop();
+      advance(event);
+    }
+    found_.step_seconds = std::max(end_, job_.compute_seconds);
+    found_.exposed_seconds = found_.step_seconds - job_.compute_seconds;
+    return found_;
+  }
+
+ private:
+  // A piece is at its `stage`-th stretch of computing; -1: the backward pass before a
+  // bucket.
+  struct Event {
+    double ready;
+    size_t order;
+    int stage;
+    BucketLoad load;
+    double seconds;  // of the hook for the whole piece, or of the backward slice
+    size_t bucket;
+    bool operator<(const Event& other) const {
+      return std::tie(ready, order) > std::tie(other.ready, other.order);
+    }
+  };
+
+  // Only the first slice waits from the start: each brings the next.
+  void start_slices(const std::vector<BucketLoad>& buckets, double all_values,
+                    double forward, double backward) {
+    buckets_ = &buckets;
+    for (const BucketLoad& bucket : buckets) {
+      const double share = all_values > 0 ? bucket.values / all_values : 0;
+      slices_.push_back(backward * share);
+    }
+    if (buckets.empty()) return;
+    end_ = forward;
+    waiting_.push({forward, order_++, -1, buckets[0], slices_[0], 0});
+  }
+
+  void advance(const Event& event) {
+    if (event.stage < 0) {
+      const double end = backward_slice(event);
+      end_ = std::max(end_, end);
+      start_pieces(event.bucket, end);
+      const size_t next = event.bucket + 1;
+      if (next < buckets_->size())
+        waiting_.push({end, order_++, -1, (*buckets_)[next], slices_[next], next});
+      return;
+    }
+    if (cost_.kind.route == Route::none) return;
+    const int phases = cost_.kind.phases;
+    const double share =
+        event.stage == phases ? cost_.decode_share : (1 - cost_.decode_share) / phases;
+    const double seconds = event.seconds * share;
+    found_.cpu_seconds += seconds;
+    double end = servers_.compute(event.ready, seconds,
+                                  servers_.station_free[static_cast<size_t>(event.stage)]);
+    if (event.stage < phases) {
+      end = collective(end, event.load.payload_bytes / phases);
+      Event next = event;
+      next.ready = end;
+      ++next.stage;
+      waiting_.push(next);
+    }
+    end_ = std::max(end_, end);
+  }
+
+  double backward_slice(const Event& event) {
+    if (job_.compute_on_cpu)
+      return servers_.compute(event.ready, event.seconds, servers_.backward_free);
+    return event.ready + event.seconds;
+  }
+
+  void start_pieces(size_t bucket, double ready) {
+    const BucketLoad& load = (*buckets_)[bucket];
+    if (ranks_ < 2 || load.values <= 0) return;
+    const double pieces = cost_.piece_values > 0
+                              ? std::max(1.0, std::ceil(load.values / cost_.piece_values))
+                              : 1.0;
+    const double seconds = (cost_.seconds_per_value * load.values * more_ranks() +
+                            cost_.step_seconds / double(buckets_->size())) /
+                           pieces;
+    const BucketLoad part{load.values / pieces, load.payload_bytes / pieces};
+    for (double piece = 0; piece < pieces; ++piece)
+      waiting_.push({ready, order_++, 0, part, seconds, bucket});
+  }
+
+  // What more ranks than two add to a hook's own work. Two phases: n values encoded and n
+  // decoded, and (W - 1) / W n decoded and added by the owners. A ring adds as many values
+  // as it receives in its first half.
+  double more_ranks() const {
+    const double others = (ranks_ - 1.0) / ranks_;
+    if (cost_.kind.low_rank) return 1;
+    return cost_.kind.route == Route::ring ? 2 * others : (2 + others) / 2.5;
+  }
+
+  double collective(double ready, double payload) {
+    const double sent = 2.0 * (ranks_ - 1) / ranks_ * payload;
+    const PhaseCost cost = phase_cost(sent);
+    found_.wire_bytes += sent;
+    found_.link_seconds += cost.link;
+    found_.cpu_seconds += cost.transport;
+    const double carried = servers_.send(ready, cost.link);
+    const double handled = servers_.compute(ready, cost.transport, servers_.transport_free);
+    return std::max(carried, handled) + cost.latency;
+  }
+
+  PhaseCost phase_cost(double sent) const {
+    const double hops = cost_.kind.route == Route::ring ? 2.0 * (ranks_ - 1) : ranks_ - 1.0;
+    // Of a ring one rank of a host sends to the next host; of an all-to-all all do, to all
+    // who are elsewhere.
+    double crossing = job_.hosts > 1 ? 1 : 0;
+    if (job_.hosts > 1 && cost_.kind.route == Route::all_to_all) {
+      const double here = job_.ranks_per_host;
+      crossing = here * (ranks_ - here) / (ranks_ - 1);
+    }
+    const double rate = job_.link_bits / 8 * kGoodput;
+    return {.link = rate > 0 ? sent * crossing / rate : 0,
+            .transport = sent * machine_.transport_seconds_per_byte,
+            .latency = hops * machine_.latency};
+  }
+
+  const Job& job_;
+  const Machine& machine_;
+  const HookCost& cost_;
+  const int ranks_;
+  Servers servers_;
+  std::priority_queue<Event> waiting_;
+  const std::vector<BucketLoad>* buckets_ = nullptr;
+  std::vector<double> slices_;
+  size_t order_ = 0;
+  double end_ = 0;
+  Prediction found_;
+};
+
+}  // namespace
+
+HookKind kind_of(std::string_view name) {
+  if (name == "noop") return {Route::none, 0, false};
+  if (name == "allreduce") return {Route::ring, 1, false};
+  if (name == "powersgd" || name == "batched_powersgd") return {Route::ring, 2, true};
+  return {};
+}
+
+std::vector<BucketLoad> buckets_of(const ShapeList& shapes, const HookCost& cost,
+                                   int rank) {
+  const bool batched = cost.spec.find("batched_") != std::string::npos;
+  std::vector<BucketLoad> buckets;
+  BucketLoad open;
+  const auto close = [&] {
+    if (batched) {
+      const double side = std::ceil(std::sqrt(open.values));
+      open.payload_bytes = 4 * std::min(open.values, 2 * side * rank);
+    }
+    buckets.push_back(open);
+    open = {};
+  };
+  // Gradients come from the last parameter to the first.
+  for (auto shape = shapes.rbegin(); shape != shapes.rend(); ++shape) {
+    const double values = values_of_shape(*shape);
+    open.values += values;
+    open.payload_bytes += cost.kind.low_rank ? 4 * low_rank_values(*shape, rank)
+                                             : values * cost.bytes_per_value;
+    if (open.values * 4 >= (buckets.empty() ? kFirstBucket : kBucket)) close();
+  }
+  if (open.values > 0) close();
+  return buckets;
+}
+
+Prediction predict(const Job& job, const Machine& machine, const HookCost& cost,
+                   const std::vector<BucketLoad>& buckets) {
+  return Simulation(job, machine, cost).run(buckets);
+}
+
+}  // namespace brigade::tool

@@ -1,0 +1,300 @@
+// brigade plan: which hook for which model on which network, from what this machine
+// measures and a latency-bandwidth model.
+#include <cmath>
+#include <memory>
+
+#include "brigade/launch.h"
+#include "checkpoint/format.h"
+#include "common/command.h"
+#include "common/hook_choice.h"
+#include "common/json_file.h"
+#include "common/quantities.h"
+#include "common/shaped_link.h"
+#include "common/terminal.h"
+#include "plan/advice.h"
+#include "plan/probe.h"
+#include "plan/validate.h"
+
+namespace brigade::tool {
+namespace {
+
+using nlohmann::json;
+
+struct PlanOptions {
+  std::string params;
+  std::string model;
+  std::string hooks;
+  int hosts = 2;
+  int gpus = 1;
+  std::string link;
+  double latency_us = -1;  // negative: as measured
+  double compute_ms = -1;
+  bool cpu = false;
+  std::string device = "cpu";
+  bool validate = false;
+  std::string validate_size = "48M";
+  std::string json;
+};
+
+// The floating-point tensors of a checkpoint: of brigade's own those of the model.
+ShapeList shapes_in(const std::string& path) {
+  const auto header = checkpoint::read_header(path, Checksums::if_present);
+  const auto is_models = [](const auto& entry) { return entry.name.starts_with("model/"); };
+  const bool ours = std::ranges::any_of(header.entries, is_models);
+  ShapeList shapes;
+  for (const auto& entry : header.entries) {
+    if (!c10::isFloatingType(entry.dtype) || (ours && !is_models(entry))) continue;
+    shapes.push_back(entry.shape);
+  }
+  if (shapes.empty())
+    throw ConfigError("--model '" + path + "' has no floating-point tensor");
+  return shapes;
+}
+
+// A model of so many parameters of which nothing else is known.
+ShapeList shapes_for(int64_t params) {
+  // Matrices of 1024 x 1024, or fewer and larger ones: PowerSGD's bytes depend on it
+  // little.
+  constexpr int64_t kMost = 20'000;
+  int64_t side = 1024;
+  while (params / (side * side) > kMost) side *= 2;
+  ShapeList shapes(static_cast<size_t>(params / (side * side)), {side, side});
+  for (const auto& shape : shapes_of_size(4 * (params % (side * side)))) {
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+Job job_from(const PlanOptions& options) {
+  return {.hosts = options.hosts,
+          .ranks_per_host = options.gpus,
+          .link_bits = options.link == "loopback" ? 0 : parse_rate(options.link, "--link"),
+          .compute_seconds = options.compute_ms / 1e3,
+          .compute_on_cpu = options.cpu,
+          .hooks_on_gpu = options.device == "cuda",
+          .cores_per_rank = cores_for(options.gpus)};
+}
+
+ShapeList model_from(const PlanOptions& options) {
+  if (options.params.empty() == options.model.empty())
+    throw ConfigError("give one of --params N and --model FILE");
+  if (!options.model.empty()) return shapes_in(options.model);
+  return shapes_for(parse_count(options.params, "--params"));
+}
+
+void require_all(const PlanOptions& options) {
+  if (options.link.empty())
+    throw ConfigError("--link is missing: the rate between hosts, such as 1gbit");
+  if (options.compute_ms < 0)
+    throw ConfigError(
+        "--compute is missing: milliseconds of a training step without communication, as "
+        "one rank alone takes");
+}
+
+std::string ms(double seconds) {
+  const double value = seconds * 1e3;
+  return decimals(value, value < 10 ? 2 : 1);
+}
+
+void print_table(Terminal& terminal, const std::vector<Candidate>& candidates,
+                 size_t choice) {
+  std::vector<std::vector<std::string>> rows{{"hook", "step ms", "from", "to", "exposed ms",
+                                              "link ms", "CPU ms", "MB a rank",
+                                              "speed-up"}};
+  const double baseline = candidates[0].likely.step_seconds;
+  for (size_t index = 0; index < candidates.size(); ++index) {
+    const Candidate& c = candidates[index];
+    rows.push_back({(index == choice ? "> " : "  ") + c.spec, ms(c.likely.step_seconds),
+                    ms(c.fast.step_seconds), ms(c.slow.step_seconds),
+                    ms(c.likely.exposed_seconds), ms(c.likely.link_seconds),
+                    ms(c.likely.cpu_seconds), decimals(c.likely.wire_bytes / 1e6, 2),
+                    decimals(baseline / std::max(c.likely.step_seconds, 1e-12), 2) + "x"});
+  }
+  for (const std::string& line : table_lines(rows)) terminal.line(line);
+}
+
+std::string verdict(const std::vector<Candidate>& candidates, const Advice& advice) {
+  const Candidate& chosen = candidates[advice.choice];
+  if (advice.choice == 0) {
+    return "Use allreduce: no hook saves 10 % of a step or more (" +
+           std::string(text_of(advice.sureness)) + ").";
+  }
+  return "Use " + chosen.spec + ": " + decimals(100 * advice.gain, 0) +
+         " % of a step saved against allreduce (" + std::string(text_of(advice.sureness)) +
+         ").";
+}
+
+json json_of(const Prediction& p) {
+  return {{"step_ms", p.step_seconds * 1e3},
+          {"exposed_ms", p.exposed_seconds * 1e3},
+          {"link_ms", p.link_seconds * 1e3},
+          {"cpu_ms", p.cpu_seconds * 1e3},
+          {"wire_bytes", std::llround(p.wire_bytes)}};
+}
+
+json json_of(const Candidate& c) {
+  json row = json_of(c.likely);
+  row["hook"] = c.spec;
+  row["low_ms"] = c.fast.step_seconds * 1e3;
+  row["high_ms"] = c.slow.step_seconds * 1e3;
+  return row;
+}
+
+json json_of(const Probe& probe) {
+  json hooks = json::array();
+  for (const HookCost& cost : probe.hooks) {
+    hooks.push_back({{"hook", cost.spec},
+                     {"step_us", cost.step_seconds * 1e6},
+                     {"ns_per_value", cost.seconds_per_value * 1e9},
+                     {"bytes_per_value", cost.bytes_per_value},
+                     {"piece_values", cost.piece_values},
+                     {"decode_share", cost.decode_share},
+                     {"spread", cost.spread}});
+  }
+  return {{"cores", probe.cores},
+          {"latency_us", probe.machine.latency * 1e6},
+          {"transport_ns_per_byte", probe.machine.transport_seconds_per_byte * 1e9},
+          {"hooks", hooks}};
+}
+
+Probe measured(const PlanOptions& options, const std::vector<std::string>& specs) {
+  Terminal terminal;
+  terminal.progress("measuring this machine");
+  Probe found = probe(specs, options.device);
+  terminal.line("measured here, 2 ranks on " + std::to_string(found.cores) +
+                " cores: " + decimals(found.machine.latency * 1e6, 0) + " us a message, " +
+                decimals(found.machine.transport_seconds_per_byte * 1e9, 2) +
+                " ns of CPU a byte sent");
+  if (options.latency_us >= 0) found.machine.latency = options.latency_us * 1e-6;
+  return found;
+}
+
+// Baseline first.
+std::vector<std::string> specs_from(const PlanOptions& options) {
+  std::vector<std::string> specs = choose_hooks(options.hooks);
+  std::erase(specs, "allreduce");
+  specs.insert(specs.begin(), "allreduce");
+  return specs;
+}
+
+json plan(const PlanOptions& options, const Job& job, const ShapeList& shapes,
+          const Probe& probe) {
+  std::vector<Candidate> candidates;
+  for (const HookCost& cost : probe.hooks)
+    candidates.push_back(candidate_of(job, probe.machine, cost, shapes));
+  const Advice advice = advise(candidates);
+  const Doubt doubt = doubt_of(job, probe.hooks[advice.choice]);
+  const double below = pays_below(job, probe.machine, probe.hooks, shapes);
+
+  Terminal terminal;
+  int64_t params = 0;
+  for (const auto& shape : shapes) params += values_of({shape});
+  terminal.line(decimals(static_cast<double>(params) / 1e6, 1) + " M parameters on " +
+                std::to_string(job.ranks()) + " ranks, " + std::to_string(job.hosts) +
+                " hosts of " + std::to_string(job.ranks_per_host) + ", " +
+                (job.link_bits > 0 ? rate_text(job.link_bits) : "loopback") + ", " +
+                ms(job.compute_seconds) + " ms of compute a step");
+  terminal.line();
+  print_table(terminal, candidates, advice.choice);
+  terminal.line();
+  terminal.line(terminal.paint(Paint::bold, verdict(candidates, advice)));
+  if (below > 0) {
+    terminal.line("For this model and compute something saves 10 % on links slower than " +
+                  rate_text(below) + ".");
+  } else if (job.hosts > 1) {
+    terminal.line("For this model and compute nothing saves 10 % on any link.");
+  }
+  terminal.line("Predictions may be off by " + decimals(100 * doubt.share, 0) +
+                " % of what communication costs:");
+  for (const std::string& reason : doubt.reasons) terminal.line("  - " + reason);
+
+  json rows = json::array();
+  for (const Candidate& candidate : candidates) rows.push_back(json_of(candidate));
+  return {{"job",
+           {{"params", params},
+            {"hosts", job.hosts},
+            {"gpus", job.ranks_per_host},
+            {"link_bits", job.link_bits},
+            {"compute_ms", options.compute_ms},
+            {"compute_on_cpu", job.compute_on_cpu}}},
+          {"hooks", rows},
+          {"choice",
+           {{"hook", candidates[advice.choice].spec},
+            {"gain", advice.gain},
+            {"sureness", text_of(advice.sureness)},
+            {"doubt", doubt.share},
+            {"reasons", doubt.reasons},
+            {"pays_below_bits", below}}}};
+}
+
+void run_plan(const PlanOptions& options) {
+  const auto specs = specs_from(options);
+  json document;
+  bool agrees = true;
+  if (options.device == "cuda" && (options.cpu || options.validate))
+    throw ConfigError("--device cuda goes with neither --cpu nor --validate");
+  if (options.validate) {
+    const int64_t bytes = parse_size(options.validate_size, "--validate-size");
+    const Probe probe = measured(options, specs);
+    document["validation"] = validate(probe, bytes);
+    document["probe"] = json_of(probe);
+    agrees = document["validation"]["off"] == 0;
+  } else {
+    require_all(options);
+    const Job job = job_from(options);
+    const ShapeList shapes = model_from(options);
+    const Probe probe = measured(options, specs);
+    document = plan(options, job, shapes, probe);
+    document["probe"] = json_of(probe);
+  }
+  write_json(options.json, document);
+  if (!agrees) throw Error("predictions and measurements differ by more than 25 %");
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, int& /*exit_code*/) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* plan =
+      app.add_subcommand("plan", "which hook for which model on which network");
+  plan->footer(
+      "Examples:\n"
+      "  brigade plan --params 124M --hosts 2 --gpus 4 --link 10gbit --compute 180\n"
+      "  brigade plan --model model.safetensors --hosts 4 --link 1gbit --compute 350 "
+      "--cpu\n"
+      "  brigade plan --validate        (root, to shape links: predictions against bench)\n"
+      "docs/bench_and_plan.md has the model behind it.");
+  plan->add_option("--params", options->params, "parameters of the model: 25M, 1.5B");
+  plan->add_option("--model", options->model, "or a safetensors file with its weights");
+  plan->add_option("--hosts", options->hosts, "hosts")
+      ->check(CLI::Range(1, 65'536))
+      ->capture_default_str();
+  plan->add_option("--gpus", options->gpus, "ranks, each a GPU, on every host")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  plan->add_option("--link", options->link,
+                   "what a host can send: 100mbit, 1gbit, 25gbit, or loopback");
+  plan->add_option("--latency", options->latency_us,
+                   "microseconds of a message between hosts; as over loopback here when "
+                   "left out")
+      ->check(CLI::Range(0.0, 1e7));
+  plan->add_option("--compute", options->compute_ms,
+                   "milliseconds of a step, forward and backward, without communication")
+      ->check(CLI::Range(0.0, 1e9));
+  plan->add_flag("--cpu", options->cpu,
+                 "ranks compute on the CPU: hooks compete with them for cores");
+  plan->add_option("--device", options->device,
+                   "where hooks are measured: cpu, or cuda on a machine with a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  plan->add_option("--hooks", options->hooks,
+                   "names by comma, with options; all hooks when left out");
+  plan->add_flag("--validate", options->validate,
+                 "compare predictions with measurements on loopback, 1gbit and 100mbit");
+  plan->add_option("--validate-size", options->validate_size, "of the gradients for that")
+      ->capture_default_str();
+  add_json_option(*plan, options->json);
+  plan->callback([options] { run_plan(*options); });
+}
+
+}  // namespace brigade::tool

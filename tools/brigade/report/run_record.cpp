@@ -1,0 +1,121 @@
+#include "report/run_record.h"
+
+#include <sys/utsname.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+namespace brigade::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::time_point time) {
+  return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
+}
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts);
+  return text.data();
+}
+
+}  // namespace
+
+const char* name_of(Span::Kind kind) {
+  switch (kind) {
+    case Span::Kind::forward:
+      return "forward";
+    case Span::Kind::backward:
+      return "backward";
+    case Span::Kind::optimizer:
+      return "optimizer";
+    case Span::Kind::compute:
+      return "compute";
+    case Span::Kind::collective:
+      return "collective";
+  }
+  return "";
+}
+
+std::vector<Span> spans_of(std::span<const TraceEvent> events, int rank) {
+  std::vector<Span> spans;
+  for (const TraceEvent& event : events) {
+    const bool wire = event.kind == TraceEvent::Kind::collective;
+    spans.push_back({.kind = wire ? Span::Kind::collective : Span::Kind::compute,
+                     .rank = rank,
+                     .station = event.station,
+                     .step = event.step,
+                     .bucket = event.bucket,
+                     .lane = event.lane,
+                     .bytes = event.bytes,
+                     .ready_us = microseconds(event.ready),
+                     .begin_us = microseconds(event.begin),
+                     .end_us = microseconds(event.end)});
+  }
+  return spans;
+}
+
+Span loop_span(Span::Kind kind, int rank, std::int64_t step, Clock::time_point begin,
+               Clock::time_point end) {
+  return {.kind = kind,
+          .rank = rank,
+          .step = step,
+          .begin_us = microseconds(begin),
+          .end_us = microseconds(end)};
+}
+
+bool Series::identical() const {
+  return std::all_of(fingerprints.begin(), fingerprints.end(),
+                     [&](const std::string& one) { return one == fingerprints[0]; });
+}
+
+void summarise(Series& series) {
+  const std::vector<StepPoint>& points = series.points;
+  if (points.empty()) return;
+  const auto last = std::min<std::size_t>(10, points.size());
+  series.final_loss = 0;
+  for (std::size_t i = points.size() - last; i < points.size(); ++i)
+    series.final_loss += points[i].loss / static_cast<double>(last);
+  std::vector<double> times;
+  for (const StepPoint& point : points) times.push_back(point.step_ms);
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  series.step_ms = *middle;
+  series.bytes_per_step =
+      static_cast<double>(points.back().bytes_sent) / static_cast<double>(points.size());
+}
+
+const Series* baseline_of(const Series& series, std::span<const Series> all) {
+  const auto found = std::ranges::find_if(all, [&](const Series& other) {
+    return other.hook == "allreduce" && other.link == series.link;
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::vector<std::pair<std::string, std::string>> machine_setup() {
+  utsname system{};
+  uname(&system);
+  return {{"version", "brigade " BRIGADE_VERSION ", LibTorch " TORCH_VERSION},
+          {"processor", processor() + ", " +
+                            std::to_string(std::thread::hardware_concurrency()) + " cores"},
+          {"system", std::string(system.sysname) + " " + system.release},
+          {"date", today()}};
+}
+
+}  // namespace brigade::tool

@@ -1,0 +1,276 @@
+// brigade run: starts the workers of a job, with torchrun's flags and variables.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "brigade/launch.h"
+#include "common/command.h"
+
+namespace brigade::tool {
+namespace {
+
+struct RunArguments {
+  std::string workers = "1";
+  std::string nodes = "1";
+  int node_rank = 0;
+  std::string master_addr;
+  int master_port = 0;
+  bool standalone = false;
+  std::string endpoint;
+  std::string backend = "static";
+  std::string run_id;
+  int max_restarts = 0;
+  std::string log_dir;
+  std::string redirects = "0";
+  std::string tee = "0";
+  std::string filter;
+  bool module = false;
+  bool no_python = false;
+};
+
+int to_int(const std::string& text, const std::string& flag, int smallest, int largest) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < smallest ||
+      value > largest) {
+    throw ConfigError(flag + " is '" + text + "'; it must be a number from " +
+                      std::to_string(smallest) + " to " + std::to_string(largest));
+  }
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+// Asked of the driver in a process of its own: CUDA does not survive a fork, and workers
+// are forked from this one.
+int cuda_devices() {
+  const pid_t child = fork();
+  if (child == 0) {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) _exit(0);
+    const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+    const auto count_of =
+        reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+    int count = 0;
+    if (!init || !count_of || init(0) != 0 || count_of(&count) != 0) _exit(0);
+    _exit(std::min(count, 255));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+int count_workers(const std::string& text) {
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (text == "cpu") return cores;
+  if (text == "auto" || text == "gpu") {
+    const int devices = cuda_devices();
+    if (devices == 0 && text == "gpu") {
+      throw ConfigError("--nproc-per-node is 'gpu', and no CUDA device can be used here");
+    }
+    return devices ? devices : cores;
+  }
+  if (text.find_first_not_of("-0123456789") != std::string::npos || text.empty()) {
+    throw ConfigError("--nproc-per-node is '" + text +
+                      "'; it must be a number, auto, cpu or gpu");
+  }
+  return to_int(text, "--nproc-per-node", 1, 4096);
+}
+
+// "2", or torchrun's "2:2"; a job that grows and shrinks is another matter.
+int count_nodes(const std::string& text) {
+  const auto parts = split(text, ':');
+  if (parts.size() == 2 && parts[0] != parts[1]) {
+    throw ConfigError("--nnodes is '" + text +
+                      "'; a range is not supported, give one number");
+  }
+  return to_int(parts.empty() ? text : parts[0], "--nnodes", 1, 65'536);
+}
+
+// "3" for all workers, or "0:1,1:2" for some; 1 is stdout, 2 stderr, 3 both.
+StreamChoice streams(const std::string& text, const std::string& flag) {
+  StreamChoice choice;
+  const auto one = [&](const std::string& number) {
+    if (number.size() != 1 || number[0] < '0' || number[0] > '3') {
+      throw ConfigError(
+          flag + " is '" + text +
+          "'; it must be 0 (none), 1 (stdout), 2 (stderr), 3 (both), or a list "
+          "such as 0:1,1:3 by local rank");
+    }
+    return static_cast<Streams>(number[0] - '0');
+  };
+  if (text.find(':') == std::string::npos) {
+    choice.all = one(text);
+    return choice;
+  }
+  for (const std::string& entry : split(text, ',')) {
+    const auto parts = split(entry, ':');
+    if (parts.size() != 2) one("");
+    choice.by_local_rank[to_int(parts[0], flag, 0, 4095)] = one(parts[1]);
+  }
+  return choice;
+}
+
+void set_master(const RunArguments& arguments, LaunchOptions& options) {
+  std::string address = arguments.master_addr;
+  int port = arguments.master_port;
+  if (arguments.backend != "static" && arguments.backend != "c10d") {
+    throw ConfigError("--rdzv-backend is '" + arguments.backend +
+                      "'; it must be static or c10d");
+  }
+  if (!arguments.endpoint.empty() && address.empty()) {
+    const size_t colon = arguments.endpoint.rfind(':');
+    address = arguments.endpoint.substr(0, colon);
+    if (colon != std::string::npos) {
+      port =
+          to_int(arguments.endpoint.substr(colon + 1), "--rdzv-endpoint's port", 0, 65'535);
+    }
+  }
+  if (options.nodes > 1 && address.empty()) {
+    throw ConfigError(
+        "--nnodes is " + std::to_string(options.nodes) +
+        ": give --master-addr, the address of node rank 0's host, on every host");
+  }
+  if (options.nodes > 1 && port == 0) port = 29500;
+  if (address.size() > 2 && address.front() == '[')
+    address = address.substr(1, address.size() - 2);
+  if (!address.empty()) options.master_addr = address;
+  options.master_port = static_cast<std::uint16_t>(port);
+}
+
+LaunchOptions options_from(const RunArguments& arguments) {
+  LaunchOptions options;
+  options.nodes = arguments.standalone ? 1 : count_nodes(arguments.nodes);
+  options.node_rank = arguments.standalone ? 0 : arguments.node_rank;
+  if (!arguments.standalone) set_master(arguments, options);
+  options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
+  options.max_restarts = arguments.max_restarts;
+  options.log_dir = arguments.log_dir;
+  options.redirects = streams(arguments.redirects, "--redirects");
+  options.tee = streams(arguments.tee, "--tee");
+  for (const std::string& rank : split(arguments.filter, ',')) {
+    options.local_ranks_filter.push_back(to_int(rank, "--local-ranks-filter", 0, 4095));
+  }
+  return options;
+}
+
+// A Python script or module gets the interpreter before it, as torchrun does it.
+std::vector<std::string> command_from(const RunArguments& arguments,
+                                      std::vector<std::string> program) {
+  if (program.empty()) throw ConfigError("no PROGRAM given (see brigade run --help)");
+  if (program[0] == "--") program.erase(program.begin());
+  if (program.empty()) throw ConfigError("no PROGRAM given (see brigade run --help)");
+  if (program[0].starts_with('-')) {
+    throw ConfigError("unknown option " + program[0] + " (see brigade run --help)");
+  }
+  if (arguments.module && arguments.no_python) {
+    throw ConfigError("--module and --no-python contradict each other");
+  }
+  const bool script = program[0].ends_with(".py") && !arguments.no_python;
+  if (!script && !arguments.module) return program;
+  const char* python = std::getenv("PYTHON_EXEC");
+  std::vector<std::string> command{python && *python ? python : "python3", "-u"};
+  if (arguments.module) command.push_back("-m");
+  if (script && !arguments.module && access(program[0].c_str(), R_OK) != 0) {
+    throw LaunchError("cannot run " + program[0] + ": there is no such script", 127);
+  }
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+void run(const RunArguments& arguments, const std::vector<std::string>& program) {
+  const LaunchOptions options = options_from(arguments);
+  const auto command = command_from(arguments, program);
+  const int workers = count_workers(arguments.workers);
+  if (!std::getenv("OMP_NUM_THREADS")) {
+    std::fprintf(
+        stderr,
+        "brigade run: OMP_NUM_THREADS=%d for each of %d workers; set it to change that\n",
+        threads_per_worker(workers), workers);
+  }
+  launch(workers, command, options);
+}
+
+constexpr const char* kExamples = R"(Examples:
+  brigade run -n 2 ./train --epochs 3
+  brigade run -n 4 train.py
+  brigade run -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 ./train   (on 10.0.0.1)
+  brigade run -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train   (on the other)
+
+The exit code is that of the first worker that failed, or 128 + the signal that ended it.
+Options that torchrun knows can be written with underscores, and set through PET_NAME.)";
+
+// Adds an option under torchrun's name with dashes, the same with underscores, and
+// PET_NAME.
+template <class T>
+CLI::Option* add(CLI::App& app, const std::string& short_name, const std::string& name,
+                 T& value, const std::string& help) {
+  std::string names = short_name + "--" + name;
+  std::string variable = "PET_";
+  std::string underscored = name;
+  std::ranges::replace(underscored, '-', '_');
+  for (char c : underscored) variable += static_cast<char>(std::toupper(c));
+  if (underscored != name) names += ",--" + underscored;
+  CLI::Option* option = nullptr;
+  if constexpr (std::is_same_v<T, bool>) {
+    option = app.add_flag(names, value, help);
+  } else {
+    option = app.add_option(names, value, help)->capture_default_str();
+  }
+  return option->envname(variable);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int&) {
+  CLI::App* run_app = app.add_subcommand(
+      "run", "[OPTIONS] PROGRAM [ARGUMENTS...]: start workers, as torchrun does");
+  run_app->prefix_command();
+  run_app->footer(kExamples);
+  auto a = std::make_shared<RunArguments>();
+  add(*run_app, "-n,", "nproc-per-node", a->workers,
+      "workers on this host: a number, auto, cpu or gpu");
+  add(*run_app, "", "nnodes", a->nodes, "hosts of the job");
+  add(*run_app, "", "node-rank", a->node_rank, "which of the hosts this is, from 0");
+  add(*run_app, "", "master-addr", a->master_addr, "address of node rank 0's host");
+  add(*run_app, "", "master-port", a->master_port,
+      "its port; one host: a free one, several: 29500")
+      ->check(CLI::Range(0, 65'535));
+  add(*run_app, "", "standalone", a->standalone,
+      "one host, whatever else is said about hosts");
+  add(*run_app, "", "max-restarts", a->max_restarts,
+      "start all workers again so often when one fails");
+  add(*run_app, "", "log-dir", a->log_dir, "folder for log files and error files");
+  add(*run_app, "-r,", "redirects", a->redirects,
+      "streams that go to log files only: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local "
+      "rank");
+  add(*run_app, "-t,", "tee", a->tee,
+      "streams that go to log files as well as the console");
+  add(*run_app, "", "local-ranks-filter", a->filter,
+      "show only these local ranks, e.g. 0,1");
+  add(*run_app, "-m,", "module", a->module, "PROGRAM is a Python module");
+  add(*run_app, "", "no-python", a->no_python,
+      "PROGRAM is no Python script, whatever its name");
+  add(*run_app, "", "rdzv-endpoint", a->endpoint,
+      "HOST:PORT, the same as the two master options");
+  add(*run_app, "", "rdzv-backend", a->backend,
+      "static or c10d: brigade does the same for both");
+  add(*run_app, "", "rdzv-id", a->run_id,
+      "name of the job, TORCHELASTIC_RUN_ID of the workers");
+  run_app->callback([run_app, a] { run(*a, run_app->remaining()); });
+}
+
+}  // namespace brigade::tool

@@ -1,0 +1,25 @@
+#include "train/digits.h"
+
+// The file itself, in the program's read-only data: found from anywhere, and nothing to
+// install.
+asm(R"(
+  .section .rodata
+  .type brigade_digits_begin, @object
+  .type brigade_digits_end, @object
+brigade_digits_begin:
+  .incbin ")" BRIGADE_DIGITS_CSV R"("
+brigade_digits_end:
+  .previous
+)");
+extern "C" {
+extern const char brigade_digits_begin[];
+extern const char brigade_digits_end[];
+}
+
+namespace brigade::tool {
+
+std::string_view digits_text() { return {brigade_digits_begin, brigade_digits_end}; }
+
+DataSet digits() { return parse_csv(digits_text(), 16, "the digits set"); }
+
+}  // namespace brigade::tool

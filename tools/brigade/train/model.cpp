@@ -1,0 +1,170 @@
+#include "train/model.h"
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cmath>
+
+#include "base/option_spec.h"
+#include "brigade/error.h"
+
+namespace brigade::tool {
+namespace {
+
+namespace nn = torch::nn;
+using Kind = TrainData::Kind;
+constexpr std::int64_t kHeads = 4;
+
+class Mlp : public Model {
+ public:
+  Mlp(std::int64_t inputs, std::int64_t width, std::int64_t layers, std::int64_t classes) {
+    for (std::int64_t i = 0; i < layers; ++i) {
+      layers_->push_back(nn::Linear(i == 0 ? inputs : width, width));
+      layers_->push_back(nn::ReLU());
+    }
+    layers_->push_back(nn::Linear(layers == 0 ? inputs : width, classes));
+    register_module("layers", layers_);
+  }
+  at::Tensor forward(const at::Tensor& input) override { return layers_->forward(input); }
+
+ private:
+  nn::Sequential layers_;
+};
+
+// Two convolutions, each followed by a pool where the image is large enough, and two dense
+// layers.
+class Cnn : public Model {
+ public:
+  Cnn(std::int64_t height, std::int64_t width, std::int64_t channels, std::int64_t classes)
+      : height_(height), width_(width) {
+    const auto conv = [](std::int64_t from, std::int64_t to) {
+      return nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1));
+    };
+    first_ = register_module("first", conv(1, channels));
+    second_ = register_module("second", conv(channels, 2 * channels));
+    pools_ = std::min(height, width) >= 16 ? 2 : std::min(height, width) >= 4 ? 1 : 0;
+    const std::int64_t shrink = std::int64_t{1} << pools_;
+    wide_ = register_module(
+        "wide",
+        nn::Linear(2 * channels * (height / shrink) * (width / shrink), 4 * channels));
+    output_ = register_module("output", nn::Linear(4 * channels, classes));
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    at::Tensor x = torch::relu(first_(input.view({-1, 1, height_, width_})));
+    if (pools_ > 1) x = torch::max_pool2d(x, 2);
+    x = torch::relu(second_(x));
+    if (pools_ > 0) x = torch::max_pool2d(x, 2);
+    return output_(torch::relu(wide_(x.flatten(1))));
+  }
+
+ private:
+  std::int64_t height_, width_, pools_ = 0;
+  nn::Conv2d first_{nullptr}, second_{nullptr};
+  nn::Linear wide_{nullptr}, output_{nullptr};
+};
+
+// Attention to what came before, then a dense layer; each with a norm before and a sum
+// after it.
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(std::int64_t width)
+      : norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})))),
+        heads(register_module("heads", nn::Linear(width, 3 * width))),
+        mix(register_module("mix", nn::Linear(width, width))),
+        norm2(register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})))),
+        up(register_module("up", nn::Linear(width, 4 * width))),
+        down(register_module("down", nn::Linear(4 * width, width))) {}
+
+  at::Tensor forward(at::Tensor x, const at::Tensor& future) {
+    const auto batch = x.size(0), time = x.size(1), width = x.size(2);
+    const auto parts = heads(norm1(x))
+                           .view({batch, time, 3, kHeads, width / kHeads})
+                           .permute({2, 0, 3, 1, 4})
+                           .unbind(0);  // query, key, value: batch, head, time, width
+    at::Tensor scores = torch::matmul(parts[0], parts[1].transpose(2, 3)) /
+                        std::sqrt(static_cast<double>(width / kHeads));
+    scores = scores.masked_fill(future, -INFINITY).softmax(3);
+    const at::Tensor seen =
+        torch::matmul(scores, parts[2]).transpose(1, 2).reshape({batch, time, width});
+    x = x + mix(seen);
+    return x + down(torch::gelu(up(norm2(x))));
+  }
+
+  nn::LayerNorm norm1;
+  nn::Linear heads, mix;
+  nn::LayerNorm norm2;
+  nn::Linear up, down;
+};
+TORCH_MODULE(Block);
+
+class Transformer : public Model {
+ public:
+  Transformer(std::int64_t characters, std::int64_t context, std::int64_t width,
+              std::int64_t layers)
+      : characters_(register_module("characters", nn::Embedding(characters, width))),
+        places_(register_module("places", nn::Embedding(context, width))),
+        norm_(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})))),
+        output_(register_module("output", nn::Linear(width, characters))) {
+    for (std::int64_t i = 0; i < layers; ++i) blocks_->push_back(Block(width));
+    register_module("blocks", blocks_);
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    const std::int64_t time = input.size(1);
+    const auto here = torch::TensorOptions().device(input.device());
+    const at::Tensor future = torch::ones({time, time}, here.dtype(torch::kBool)).triu(1);
+    at::Tensor x = characters_(input) + places_(torch::arange(time, here.dtype(at::kLong)));
+    for (const auto& block : *blocks_) x = block->as<Block>()->forward(x, future);
+    return output_(norm_(x)).flatten(0, 1);
+  }
+
+ private:
+  nn::Embedding characters_, places_;
+  nn::ModuleList blocks_;
+  nn::LayerNorm norm_;
+  nn::Linear output_;
+};
+
+}  // namespace
+
+ModelOptions complete(ModelOptions options, const TrainData& data) {
+  static constexpr std::array<std::string_view, 3> kModels{"mlp", "cnn", "transformer"};
+  if (options.model.empty()) {
+    options.model = data.kind == Kind::text     ? "transformer"
+                    : data.kind == Kind::images ? "cnn"
+                                                : "mlp";
+  }
+  if (std::ranges::find(kModels, options.model) == kModels.end()) {
+    throw ConfigError("--model: no model named '" + options.model + "'" +
+                      base::suggestion(options.model, kModels));
+  }
+  const bool text = data.kind == Kind::text;
+  if ((options.model == "transformer") != text) {
+    throw ConfigError("--model " + options.model + " does not suit --data " + data.name +
+                      (text ? ": text needs the transformer"
+                            : ": the transformer is for text:FILE; take mlp or cnn"));
+  }
+  if (options.model == "cnn" && data.kind == Kind::table) {
+    throw ConfigError("--model cnn needs images (digits or idx:FOLDER), and --data " +
+                      data.name + " is a table; take mlp");
+  }
+  if (options.width == 0) {
+    options.width = options.model == "mlp" ? 128 : options.model == "cnn" ? 32 : 64;
+  }
+  if (text && options.width % kHeads != 0) {
+    throw ConfigError("--width is " + std::to_string(options.width) +
+                      "; of a transformer it must be a multiple of " +
+                      std::to_string(kHeads));
+  }
+  return options;
+}
+
+std::shared_ptr<Model> make_model(const ModelOptions& options, const TrainData& data) {
+  const auto classes = static_cast<std::int64_t>(data.classes.size());
+  if (options.model == "mlp")
+    return std::make_shared<Mlp>(data.values(), options.width, options.layers, classes);
+  if (options.model == "cnn")
+    return std::make_shared<Cnn>(data.height, data.width, options.width, classes);
+  return std::make_shared<Transformer>(classes, options.context, options.width,
+                                       options.layers);
+}
+
+}  // namespace brigade::tool

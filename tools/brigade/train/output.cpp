@@ -1,0 +1,239 @@
+#include "train/output.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "common/json_file.h"
+#include "report/report.h"
+#include "report/svg.h"
+#include "report/trace_file.h"
+
+namespace brigade::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string plural(std::int64_t count, const std::string& what) {
+  return readable(static_cast<double>(count)) + " " + what + (count == 1 ? "" : "s");
+}
+
+const char* what_examples_are(const TrainData& data) {
+  switch (data.kind) {
+    case TrainData::Kind::images:
+      return "image";
+    case TrainData::Kind::table:
+      return "row";
+    case TrainData::Kind::text:
+      return "window";
+  }
+  return "";
+}
+
+// A line that metrics_line() wrote; none for any other.
+std::optional<StepPoint> read_point(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("step")) return std::nullopt;
+  StepPoint point{.step = json["step"],
+                  .seconds = json.value("seconds", 0.0),
+                  .step_ms = json.value("step_ms", 0.0),
+                  .loss = json["loss"].is_number() ? json["loss"].get<double>() : NAN,
+                  .bytes_sent = json.value("bytes_sent", std::int64_t{0}),
+                  .overlap = json.value("overlap", 0.0)};
+  if (json.contains("accuracy")) point.accuracy = json["accuracy"].get<double>();
+  return point;
+}
+
+}  // namespace
+
+TrainOutput::TrainOutput(const TrainOptions& options, const std::string& link,
+                         std::int64_t first_step)
+    : options_(options) {
+  series_.hook = options.hook;
+  series_.link = link;
+  if (options.out.empty()) return;
+  take_up(first_step);
+  tensorboard_ = std::make_unique<TensorBoardWriter>(options.out + "/tensorboard");
+}
+
+void TrainOutput::take_up(std::int64_t first_step) {
+  const std::string path = options_.out + "/metrics.jsonl";
+  if (first_step > 0) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      const auto point = read_point(line);
+      if (point && point->step <= first_step) series_.points.push_back(*point);
+    }
+  }
+  if (!series_.points.empty()) {
+    bytes_before_ = series_.points.back().bytes_sent;
+    seconds_before_ = series_.points.back().seconds;
+  }
+  RunRecord kept;
+  kept.series.push_back(series_);
+  base::write_whole(path, metrics_text(kept));
+  metrics_ = std::make_unique<MetricsWriter>(path, /*append=*/true);
+}
+
+void TrainOutput::introduce(const TrainOutcome& outcome, const TrainData& data) {
+  const std::string name = what_examples_are(data);
+  terminal_.line(plural(outcome.workers, "worker") + " over " + outcome.backend +
+                 (series_.link.empty() ? "" : ", " + series_.link) + ": a " +
+                 options_.model.model + " of " + plural(outcome.parameters, "parameter") +
+                 ", hook " + options_.hook + ", on " + data.name + " (" +
+                 plural(outcome.train_examples, name) + " to train, " +
+                 readable(static_cast<double>(outcome.test_examples)) + " to test)");
+  if (outcome.first_step > 0) {
+    terminal_.line("taken up from " + options_.checkpoint + " at step " +
+                   std::to_string(outcome.first_step));
+  } else if (options_.resume) {
+    terminal_.line("no checkpoint in " + options_.checkpoint + " yet: from the beginning");
+  }
+}
+
+void TrainOutput::step(StepPoint point, double lr,
+                       const std::optional<Evaluation>& evaluation) {
+  point.bytes_sent += bytes_before_;
+  point.seconds += seconds_before_;
+  if (evaluation) {
+    point.accuracy = evaluation->accuracy;
+    evaluations_.push_back(*evaluation);
+  }
+  series_.points.push_back(point);
+  if (metrics_) metrics_->add(series_, point);
+  if (tensorboard_) {
+    Scalars scalars{{"loss", point.loss}, {"lr", lr}, {"step_ms", point.step_ms}};
+    if (evaluation) {
+      scalars.emplace_back("test_loss", evaluation->loss);
+      scalars.emplace_back("accuracy", evaluation->accuracy);
+    }
+    tensorboard_->add(point.step, scalars);
+  }
+  const std::string steps = std::to_string(options_.steps);
+  std::string text = padded(std::to_string(point.step), -static_cast<int>(steps.size())) +
+                     "/" + steps + "  loss " + decimals(point.loss, 4);
+  if (!evaluations_.empty()) {
+    text += "  test loss " + decimals(evaluations_.back().loss, 4) + "  accuracy " +
+            decimals(evaluations_.back().accuracy, 3);
+  }
+  char rate[32];
+  std::snprintf(rate, sizeof rate, "  lr %.3g", lr);
+  text += rate + ("  " + ms_text(point.step_ms) + " ms");
+  if (evaluation || series_.points.size() == 1) {
+    terminal_.line("  step " + text);
+  } else {
+    const double done =
+        static_cast<double>(point.step) / static_cast<double>(options_.steps);
+    terminal_.progress("  " + terminal_.paint(Paint::cyan, terminal_.bar(done, 16)) + " " +
+                       text);
+  }
+}
+
+void TrainOutput::finish(Series series, const TrainOutcome& outcome) {
+  series.hook = series_.hook;
+  series.link = series_.link;
+  series.points = series_.points;
+  if (!evaluations_.empty()) series.test_accuracy = evaluations_.back().accuracy;
+  summarise(series);
+  print_summary(series, outcome);
+  write_files(series, outcome);
+}
+
+void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcome) {
+  const auto say = [&](const std::string& what, const std::string& text) {
+    terminal_.line("  " + padded(what, 15) + text);
+  };
+  terminal_.line();
+  if (!evaluations_.empty()) {
+    const Evaluation& last = evaluations_.back();
+    say("test", "accuracy " + decimals(last.accuracy, 3) + ", loss " +
+                    decimals(last.loss, 4) + ", on " +
+                    readable(static_cast<double>(outcome.test_examples)) +
+                    " that were not trained on");
+  }
+  const std::string all = plural(outcome.workers, "worker");
+  if (!series.takes_mean) {
+    say("replicas", "each on its own: hook " + series.hook + " takes no mean");
+  } else if (series.identical()) {
+    say("replicas", "bit-identical on " + all + " (" + series.fingerprints[0] + ")");
+  } else {
+    std::string text = terminal_.paint(Paint::red, "DIFFERENT:");
+    for (const std::string& one : series.fingerprints) text += " " + one;
+    say("replicas", text);
+  }
+  if (!series.points.empty()) {
+    say("gradients",
+        bytes_text(series.gradient_bytes) + " a step in " +
+            plural(static_cast<std::int64_t>(outcome.bucket_bytes.size()), "bucket") +
+            ", " + bytes_text(series.bytes_per_step) + " sent");
+    say("time", decimals(series.points.back().seconds, 1) + " s, " +
+                    ms_text(series.step_ms) + " ms a step");
+  }
+  if (saved_) say("checkpoint", options_.checkpoint + ", step " + std::to_string(*saved_));
+  if (!options_.out.empty()) {
+    say("report", options_.out + "/report.html");
+    say("metrics", options_.out + "/metrics.jsonl");
+    if (!series.spans.empty())
+      say("trace", options_.out + "/trace.json, for ui.perfetto.dev or chrome://tracing");
+    say("TensorBoard", "tensorboard --logdir " + options_.out + "/tensorboard");
+  }
+}
+
+void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome) {
+  if (!options_.out.empty()) {
+    RunRecord record{.title = "brigade train", .command = options_.command};
+    record.setup = machine_setup();
+    record.setup.emplace_back("data", options_.data);
+    record.setup.emplace_back(
+        "model", options_.model.model + ", " + plural(outcome.parameters, "parameter"));
+    record.setup.emplace_back("optimizer", options_.optimizer + ", " + options_.schedule);
+    record.setup.emplace_back("workers", plural(outcome.workers, "worker") + " over " +
+                                             outcome.backend + ", " +
+                                             plural(options_.batch, "example") + " each");
+    record.series.push_back(series);
+    write_report(record, options_.out + "/report.html");
+    if (!series.spans.empty())
+      base::write_whole(options_.out + "/trace.json", trace_text(record));
+  }
+  Json evaluations = Json::array();
+  for (const Evaluation& one : evaluations_) {
+    evaluations.push_back(
+        {{"step", one.step}, {"loss", one.loss}, {"accuracy", one.accuracy}});
+  }
+  Json losses = Json::array();
+  for (const StepPoint& point : series.points) {
+    if (point.step > outcome.first_step) losses.push_back(point.loss);
+  }
+  Json json = {{"data", options_.data},
+               {"model", options_.model.model},
+               {"parameters", outcome.parameters},
+               {"hook", options_.hook},
+               {"optimizer", options_.optimizer},
+               {"optimizer_in_backward", options_.optimizer_in_backward},
+               {"schedule", options_.schedule},
+               {"workers", outcome.workers},
+               {"backend", outcome.backend},
+               {"device", options_.workers.device},
+               {"link", series.link},
+               {"seed", options_.seed},
+               {"batch_per_worker", options_.batch},
+               {"train_examples", outcome.train_examples},
+               {"test_examples", outcome.test_examples},
+               {"resumed_from", outcome.first_step},
+               {"steps", std::max(options_.steps, outcome.first_step)},
+               {"losses", losses},
+               {"evaluations", evaluations},
+               {"step_ms", series.step_ms},
+               {"gradient_bytes", series.gradient_bytes},
+               {"bucket_bytes", outcome.bucket_bytes},
+               {"bytes_sent_per_step", series.bytes_per_step},
+               {"overlap", series.overlap},
+               {"fingerprints", series.fingerprints},
+               {"replicas_identical", series.identical()}};
+  if (!evaluations_.empty()) json["test_accuracy"] = evaluations_.back().accuracy;
+  write_json(options_.json, json);
+}
+
+}  // namespace brigade::tool

@@ -1,0 +1,65 @@
+// What brigade train leaves behind: lines while it works, metrics, TensorBoard's events, a
+// report, a trace and JSON.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/terminal.h"
+#include "report/metrics.h"
+#include "report/run_record.h"
+#include "report/tensorboard.h"
+#include "train/run.h"
+
+namespace brigade::tool {
+
+struct Evaluation {
+  std::int64_t step = 0;
+  double loss = 0;
+  double accuracy = 0;
+};
+
+// What is known at the end.
+struct TrainOutcome {
+  int workers = 1;
+  std::string backend;
+  std::int64_t parameters = 0;
+  std::int64_t train_examples = 0, test_examples = 0;
+  std::int64_t first_step = 0;  // where it was taken up
+  std::vector<std::int64_t> bucket_bytes;
+};
+
+// One object in rank 0; other ranks have none.
+class TrainOutput {
+ public:
+  // After a checkpoint of step `first_step` was loaded: metrics of later steps go.
+  TrainOutput(const TrainOptions& options, const std::string& link,
+              std::int64_t first_step);
+
+  void introduce(const TrainOutcome& outcome, const TrainData& data);
+  // After each step; `evaluation` where there was one.
+  void step(StepPoint point, double lr, const std::optional<Evaluation>& evaluation);
+  void evaluated(const Evaluation& evaluation) { evaluations_.push_back(evaluation); }
+  void saved(std::int64_t step) { saved_ = step; }
+  // Says and writes all that is left to be said. `series` lacks its points.
+  void finish(Series series, const TrainOutcome& outcome);
+
+ private:
+  void take_up(std::int64_t first_step);
+  void print_summary(const Series& series, const TrainOutcome& outcome);
+  void write_files(const Series& series, const TrainOutcome& outcome);
+
+  const TrainOptions& options_;
+  Terminal terminal_;
+  Series series_;  // its name, link and points
+  std::vector<Evaluation> evaluations_;
+  std::int64_t bytes_before_ = 0;
+  double seconds_before_ = 0;
+  std::optional<std::int64_t> saved_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+};
+
+}  // namespace brigade::tool

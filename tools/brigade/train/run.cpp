@@ -1,0 +1,298 @@
+#include "train/run.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cinttypes>
+#include <cmath>
+#include <set>
+
+#include "base/hash.h"
+#include "brigade/brigade.h"
+#include "brigade/optim/in_backward.h"
+#include "brigade/optim/optimizer.h"
+#include "report/timeline.h"
+#include "train/batches.h"
+#include "train/lr_schedule.h"
+#include "train/output.h"
+
+namespace brigade::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string fingerprint(const torch::nn::Module& module) {
+  std::string hashes;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const at::Tensor bytes = parameter.detach().cpu().contiguous();
+    char text[17];
+    std::snprintf(
+        text, sizeof text, "%016" PRIx64,
+        base::hash64({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}));
+    hashes += text;
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, base::hash64(hashes));
+  return text;
+}
+
+double own_lr(const optim::Optimizer& optimizer) {
+  return std::stod(optimizer.state({}).values.at("options.lr"));
+}
+
+// What must be equal for a resumed run to go on as the one that saved would have.
+CheckpointPart run_part(const TrainOptions& options, const TrainData& data) {
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016" PRIx64, data.fingerprint);
+  const std::map<std::string, std::string> mine{{"data", hash},
+                                                {"model", options.model.model},
+                                                {"optimizer", options.optimizer},
+                                                {"batch", std::to_string(options.batch)},
+                                                {"seed", std::to_string(options.seed)}};
+  CheckpointPart part{.name = "run"};
+  part.save = [mine] { return PartState{.values = mine}; };
+  part.load = [mine](const SavedPart& saved) {
+    for (const auto& [name, value] : mine) {
+      const auto found = saved.states.at(0).values.find(name);
+      if (found == saved.states.at(0).values.end() || found->second == value) continue;
+      throw CheckpointError("the checkpoint is of a run with another " + name + ": " +
+                            found->second + " there, " + value + " here");
+    }
+    return [] {};
+  };
+  return part;
+}
+
+class Training {
+ public:
+  Training(const Worker& worker, const TrainOptions& options, const TrainData& data)
+      : worker_(worker),
+        options_(options),
+        batches_(data, options.model.context, worker.device),
+        model_(seeded_model(data)),
+        ddp_(model_, worker.group, ddp_options()),
+        optimizer_(optim::make_optimizer(options.optimizer)),
+        schedule_(options.schedule, options.steps),
+        sampler_(static_cast<std::size_t>(batches_.train_size()), worker.group,
+                 {.seed = options.seed}) {
+    ddp_->set_hook(make_hook(options.hook));
+    lr_ = options.lr.value_or(own_lr(*optimizer_));
+    if (!options.out.empty()) timeline_.emplace(worker.group, ddp_->core());
+    if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
+    // From here on every rank draws its own numbers.
+    torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
+    if (options.checkpoint.empty()) return;
+    parts_ = {run_part(options, data),
+              model_part(*model_),
+              optimizer_part(*optimizer_, *model_),
+              hook_part(ddp_->core()),
+              bucket_part(ddp_->core()),
+              sampler_part(sampler_),
+              random_part()};
+    if (options.resume)
+      step_ = load_checkpoint(options.checkpoint, worker.group, parts_).value_or(0);
+  }
+
+  TrainOutcome outcome() const {
+    TrainOutcome outcome{.workers = worker_.group.size(),
+                         .backend = worker_.group.backend(),
+                         .train_examples = batches_.train_size(),
+                         .test_examples = batches_.test_size(),
+                         .first_step = step_};
+    for (const at::Tensor& parameter : model_->parameters())
+      outcome.parameters += parameter.numel();
+    return outcome;
+  }
+
+  void run(TrainOutput* output) {
+    if (step_ >= options_.steps) {  // nothing left to do
+      const Evaluation evaluation = evaluate();
+      if (output) output->evaluated(evaluation);
+    }
+    while (step_ < options_.steps) {
+      const double lr = lr_ * schedule_.factor(step_);
+      StepPoint point = train_step(lr);
+      const bool last = step_ == options_.steps;
+      std::optional<Evaluation> evaluation;
+      if (last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
+        evaluation = evaluate();
+      if (!options_.checkpoint.empty() &&
+          (last || (options_.save_every > 0 && step_ % options_.save_every == 0))) {
+        save_checkpoint(options_.checkpoint, step_, worker_.group, parts_);
+        if (output) output->saved(step_);
+      }
+      if (output) output->step(point, lr, evaluation);
+    }
+  }
+
+  // Collective.
+  Series summary(TrainOutcome& outcome) {
+    const HookStats stats = ddp_->hook_stats();
+    const DdpLoggingData ddp = ddp_->logging_data();
+    outcome.bucket_bytes = ddp.bucket_bytes;
+    Series series{.overlap = stats.total.overlap()};
+    const std::string name = options_.hook.substr(0, options_.hook.find(':'));
+    for (const HookEntry& entry : hook_table()) {
+      if (entry.name == name) series.takes_mean = entry.tolerance >= 0;
+    }
+    series.gradient_bytes = static_cast<double>(ddp.parameter_bytes);
+    series.fingerprints = worker_.group.gather_texts("the replicas", fingerprint(*model_));
+    if (timeline_) series.spans = timeline_->gather();
+    return series;
+  }
+
+ private:
+  std::shared_ptr<Model> seeded_model(const TrainData& data) const {
+    torch::manual_seed(options_.seed);
+    auto model = make_model(options_.model, data);
+    model->to(worker_.device);
+    return model;
+  }
+
+  DdpOptions ddp_options() const {
+    DdpOptions options{.bucket_cap_mb = options_.bucket_mb,
+                       .gradient_as_bucket_view = true};
+    if (!options_.resume) return options;
+    const auto saved = find_checkpoint(options_.checkpoint);
+    // Of another model: loading says so better than the buckets would.
+    if (saved && names_model(saved->buckets)) options.first_buckets = saved->buckets;
+    return options;
+  }
+
+  bool names_model(const std::vector<std::vector<std::string>>& buckets) const {
+    std::set<std::string> names;
+    for (const auto& bucket : buckets) names.insert(bucket.begin(), bucket.end());
+    const auto mine = model_->named_parameters();
+    return names.size() == mine.size() && std::ranges::all_of(mine, [&](const auto& p) {
+             return names.count(p.key()) > 0;
+           });
+  }
+
+  Batch next_batch() {
+    auto rows = sampler_.next(static_cast<std::size_t>(options_.batch));
+    if (!rows) {
+      sampler_.set_epoch(sampler_.epoch() + 1);
+      rows = sampler_.next(static_cast<std::size_t>(options_.batch));
+    }
+    const std::vector<std::int64_t> examples(rows->begin(), rows->end());
+    return batches_.train(examples);
+  }
+
+  StepPoint train_step(double lr) {
+    if (timeline_) timeline_->begin_step(options_.steps - step_);
+    const Batch batch = next_batch();
+    const auto begin = Clock::now();
+    optimizer_->set_lr(lr);
+    const at::Tensor loss =
+        torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
+    const auto forward = Clock::now();
+    ddp_->zero_grad();
+    loss.backward();
+    const auto backward = Clock::now();
+    if (!options_.optimizer_in_backward) {
+      for (const at::Tensor& parameter : model_->parameters())
+        optimizer_->step_param(parameter, parameter.grad());
+    }
+    const double value = loss.item<double>();
+    const auto end = Clock::now();
+    if (timeline_) {
+      timeline_->note(Span::Kind::forward, begin, forward);
+      timeline_->note(Span::Kind::backward, forward, backward);
+      timeline_->note(Span::Kind::optimizer, backward, end);
+    }
+    ++step_;
+    if (!std::isfinite(value)) {
+      throw Error("step " + std::to_string(step_) + ": the loss is " +
+                  std::to_string(value) + "; a smaller --lr may help");
+    }
+    const HookStats stats = ddp_->hook_stats();
+    seconds_ += std::chrono::duration<double>(end - begin).count();
+    return {.step = step_,
+            .seconds = seconds_,
+            .step_ms = std::chrono::duration<double, std::milli>(end - begin).count(),
+            .loss = value,
+            .accuracy = std::nullopt,
+            .bytes_sent = stats.total.bytes_sent,
+            .overlap = stats.last_step.overlap()};
+  }
+
+  // Collective: every rank takes its share of the examples for the test.
+  Evaluation evaluate() {
+    torch::NoGradGuard no_grad;
+    model_->eval();
+    at::Tensor sums = torch::zeros({3}, at::kDouble);  // loss, right ones, all
+    const int ranks = worker_.group.size();
+    std::vector<std::int64_t> mine;
+    const auto flush = [&] {
+      if (mine.empty()) return;
+      const Batch batch = batches_.test(mine);
+      const at::Tensor answer = model_->forward(batch.input).to(at::kDouble);
+      const at::Tensor loss = torch::nn::functional::cross_entropy(
+          answer, batch.target,
+          torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+      const at::Tensor right = answer.argmax(1).eq(batch.target).sum().to(at::kDouble);
+      sums += torch::tensor({loss.item<double>(), right.item<double>(),
+                             static_cast<double>(batch.target.size(0))},
+                            at::kDouble);
+      mine.clear();
+    };
+    for (std::int64_t i = worker_.group.rank(); i < batches_.test_size(); i += ranks) {
+      mine.push_back(i);
+      if (mine.size() == 256) flush();
+    }
+    flush();
+    if (ranks > 1) worker_.group.all_reduce(sums);
+    model_->train();
+    const auto* sum = sums.const_data_ptr<double>();
+    return {.step = step_, .loss = sum[0] / sum[2], .accuracy = sum[1] / sum[2]};
+  }
+
+  const Worker& worker_;
+  const TrainOptions& options_;
+  BatchMaker batches_;
+  std::shared_ptr<Model> model_;
+  DistributedDataParallel<Model> ddp_;
+  std::shared_ptr<optim::Optimizer> optimizer_;
+  LrSchedule schedule_;
+  DistributedSampler sampler_;
+  std::vector<CheckpointPart> parts_;
+  std::optional<Timeline> timeline_;  // for --out
+  double lr_ = 0;
+  std::int64_t step_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+namespace {
+
+void run(Training& training, const Worker& worker, const TrainOptions& options,
+         const TrainData& data) {
+  TrainOutcome outcome = training.outcome();
+  std::optional<TrainOutput> output;
+  if (worker.group.rank() == 0) {
+    output.emplace(options, options.link, outcome.first_step);
+    output->introduce(outcome, data);
+  }
+  training.run(output ? &*output : nullptr);
+  Series series = training.summary(outcome);
+  const bool broken = series.takes_mean && !series.identical();
+  if (output) output->finish(std::move(series), outcome);
+  if (broken) throw Error("the workers' replicas differ");
+}
+
+}  // namespace
+
+void train(const Worker& worker, const TrainOptions& options, const TrainData& data) {
+  auto training = std::make_unique<Training>(worker, options, data);
+  try {
+    run(*training, worker, options, data);
+  } catch (...) {
+    // Its connections stay open until this process ends: were they closed now, the other
+    // ranks would complain of that before the reason is told.
+    static_cast<void>(training.release());
+    throw;
+  }
+}
+
+}  // namespace brigade::tool

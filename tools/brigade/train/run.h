@@ -1,0 +1,42 @@
+// What a worker of brigade train does.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/workers.h"
+#include "train/data.h"
+#include "train/model.h"
+
+namespace brigade::tool {
+
+struct TrainOptions {
+  WorkerOptions workers;
+  std::string data = "digits";
+  std::string label;
+  ModelOptions model;
+  std::string hook = "allreduce";
+  std::string optimizer = "adamw:lr=0.002";
+  bool optimizer_in_backward = false;
+  std::optional<double> lr;  // wins over the optimizer's own
+  std::string schedule = "constant";
+  std::int64_t steps = 200;
+  std::int64_t batch = 32;  // examples a worker and step
+  std::int64_t evaluate_every = 50;
+  std::uint64_t seed = 1;
+  double bucket_mb = 0.25;
+  std::string checkpoint;       // folder; empty: none
+  std::int64_t save_every = 0;  // 0: at the end only
+  bool resume = false;
+  std::string out;  // folder of the report, the metrics, the trace and TensorBoard's events
+  std::string json;
+  std::string link;     // as it was given; empty: the network as it is
+  std::string command;  // the line that was typed
+};
+
+// Collective over the worker's group: trains, evaluates, saves; rank 0 shows what happens
+// and writes the files. Throws Error when the loss is not finite, when replicas differ that
+// must not, and when something cannot be written.
+void train(const Worker& worker, const TrainOptions& options, const TrainData& data);
+
+}  // namespace brigade::tool

@@ -1,0 +1,191 @@
+// brigade train: a small trainer for digits, tables, MNIST-like images and text.
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "base/atomic_file.h"
+#include "brigade/checkpoint.h"
+#include "brigade/hooks/registry.h"
+#include "brigade/optim/optimizer.h"
+#include "common/command.h"
+#include "common/json_file.h"
+#include "common/shaped_link.h"
+#include "train/batches.h"
+#include "train/lr_schedule.h"
+#include "train/run.h"
+
+namespace brigade::tool {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  brigade train                                         digits, two workers
+  brigade train --data text:book.txt --steps 500 --hook fp16
+  brigade train --data csv:iris.csv --label species --model mlp
+  brigade train --data idx:mnist -n 4 --hook powersgd:rank=2,start=100 \
+      --optimizer sgd:lr=0.1,momentum=0.9 --schedule cosine:warmup=50
+  brigade train --steps 1000 --checkpoint run1 --save-every 100 --resume
+  brigade run -n 8 --nnodes 2 … brigade train …         on several hosts
+
+Data: digits; csv:FILE, numbers and a class in each line; idx:FOLDER with train-images-idx3-ubyte
+and its kin; text:FILE. Every fifth row, or the last tenth of a text, is for the test.
+Schedules: constant, cosine:warmup=N,floor=F, step:every=N,factor=F,warmup=N.
+Exits with 2 for what cannot be used as it was given, with 1 when training fails.)";
+
+// The words this process was started with.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  std::string line;
+  std::istringstream words(text.str());
+  for (std::string word; std::getline(words, word, '\0');) {
+    if (line.empty()) word = word.substr(word.rfind('/') + 1);
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line;
+}
+
+// Everything that can be found wrong without torch's help, before a worker starts.
+void check(const TrainOptions& options, const TrainData& data, int workers) {
+  make_hook(options.hook);
+  optim::make_optimizer(options.optimizer)->set_lr(options.lr.value_or(0));
+  const LrSchedule schedule(options.schedule, options.steps);
+  const ExampleCounts counts = count_examples(data, options.model.context);
+  if (counts.train < workers || counts.test < 1) {
+    throw ConfigError("--data " + data.name + " has " + std::to_string(counts.train) +
+                      " examples to train and " + std::to_string(counts.test) +
+                      " to test on; " + std::to_string(workers) +
+                      " workers need as many to train, and one to test");
+  }
+  if (options.checkpoint.empty()) {
+    if (options.resume || options.save_every > 0) {
+      throw ConfigError(std::string(options.resume ? "--resume" : "--save-every") +
+                        " needs --checkpoint FOLDER");
+    }
+    return;
+  }
+  base::check_output_folder(options.checkpoint, "--checkpoint");
+  const auto saved = find_checkpoint(options.checkpoint);
+  if (saved && !options.resume) {
+    throw ConfigError("--checkpoint: '" + options.checkpoint +
+                      "' has a checkpoint of step " + std::to_string(saved->step) +
+                      "; --resume takes it up, another folder begins anew");
+  }
+}
+
+void start(TrainOptions options, bool workers_given) {
+  const bool inside = is_worker();
+  if (inside && workers_given) {
+    throw ConfigError("-n: a launcher has started this process as a worker; leave -n out");
+  }
+  if (inside && !options.link.empty()) {
+    throw ConfigError("--link: only for workers that brigade train starts itself");
+  }
+  double rate = 0;
+  if (!options.link.empty()) {
+    rate = parse_rate(options.link, "--link");
+    const std::string why = ShapedLink::missing();
+    if (!why.empty()) throw ConfigError("--link cannot be used here: " + why);
+    options.link = rate_text(rate);
+  }
+  const TrainData data = load_data(options.data, options.label);
+  options.model = complete(options.model, data);
+  if (!options.out.empty()) base::check_output_folder(options.out, "--out");
+  check(options, data, inside ? 1 : options.workers.workers);
+  options.command = command_line();
+  const auto body = [&](const Worker& worker) {
+    if (inside) check(options, data, worker.group.size());
+    train(worker, options, data);
+  };
+  if (inside) return run_as_worker(options.workers, body);
+  std::unique_ptr<ShapedLink> link;
+  if (rate > 0) link = std::make_unique<ShapedLink>(options.workers.workers, rate);
+  run_workers(options.workers, body, {}, link.get());
+}
+
+void add_data_options(CLI::App& command, TrainOptions& options) {
+  command.add_option("--data", options.data, "digits, csv:FILE, idx:FOLDER or text:FILE")
+      ->capture_default_str();
+  command.add_option("--label", options.label,
+                     "column of a CSV file that has the classes: a name or a number from 1 "
+                     "(default: the last)");
+  command.add_option("--model", options.model.model,
+                     "mlp, cnn or transformer (default: what suits the data)");
+  command
+      .add_option("--width", options.model.width,
+                  "of its layers (default: mlp 128, cnn 32, transformer 64)")
+      ->check(CLI::Range(1, 65536));
+  command.add_option("--layers", options.model.layers, "of an mlp or a transformer")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command.add_option("--context", options.model.context, "characters a transformer sees")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+}
+
+void add_training_options(CLI::App& command, TrainOptions& options) {
+  command
+      .add_option("--hook", options.hook, "how gradients are reduced (see brigade info)")
+      ->capture_default_str();
+  command
+      .add_option("--optimizer", options.optimizer, "with its options (see brigade info)")
+      ->capture_default_str();
+  command.add_flag("--optimizer-in-backward", options.optimizer_in_backward,
+                   "step each parameter as soon as its gradient is reduced");
+  command.add_option("--lr", options.lr, "learning rate, instead of the optimizer's own")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--schedule", options.schedule, "of the learning rate")
+      ->capture_default_str();
+  command.add_option("--steps", options.steps, "to train in all")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->capture_default_str();
+  command.add_option("--batch", options.batch, "examples a worker and step")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      .add_option("--evaluate-every", options.evaluate_every, "steps; 0: at the end only")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "of weights and order")->capture_default_str();
+  command.add_option("--bucket-mb", options.bucket_mb, "size of a bucket of gradients")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+void add_output_options(CLI::App& command, TrainOptions& options) {
+  command.add_option("--checkpoint", options.checkpoint, "folder to save the run in")
+      ->type_name("FOLDER");
+  command.add_option("--save-every", options.save_every, "steps; 0: at the end only")
+      ->check(CLI::Range(0, 1'000'000'000));
+  command.add_flag("--resume", options.resume,
+                   "take the run in --checkpoint up, where there is one");
+  command
+      .add_option(
+          "--out", options.out,
+          "folder for report.html, metrics.jsonl, trace.json and TensorBoard's events")
+      ->type_name("FOLDER");
+  command
+      .add_option(
+          "--link", options.link,
+          "let the workers talk over a link of this rate, such as 100mbit (root only)")
+      ->type_name("RATE");
+  add_json_option(command, options.json);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& /*exit_code*/) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand(
+      "train", "train a small network on digits, tables, images or text of your own");
+  command->footer(kExamples);
+  add_worker_options(*command, options->workers);
+  add_data_options(*command, *options);
+  add_training_options(*command, *options);
+  add_output_options(*command, *options);
+  command->callback(
+      [options, command] { start(*options, command->count("--workers") > 0); });
+}
+
+}  // namespace brigade::tool
