@@ -83,6 +83,12 @@ class ProcessGroup {
   // (MismatchError).
   std::vector<std::string> gather_texts(const std::string& what,
                                         const std::string& mine) const;
+  // Collective. Throws MismatchError on every rank unless all ranks have the same text. It
+  // shows what each rank has in the first line that differs. `what` is the plural of the
+  // thing that is compared, "hooks" for instance, and equal on all ranks; `remedy` is the
+  // last line of the error, and says what to do.
+  void agree_on(const std::string& what, const std::string& mine,
+                const std::string& remedy) const;
   // Collective. In place; `tensor` must be contiguous (ConfigError). Blocks until it is
   // done, with NCCL the current stream only. Throws TimeoutError when the others do not
   // take part in time.

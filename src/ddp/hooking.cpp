@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/core_state.h"
-#include "engine/agreement.h"
 #include "engine/bridge.h"
 #include "torch_port/reducer.h"
 
@@ -72,7 +71,7 @@ void DdpCore::State::register_hook() {
 void DdpCore::State::agree_on_hook() {
   if (engine) engine->throw_if_failed();
   if (hook_agreed) return;
-  engine::agree_on_hook(group, hook ? hook->fingerprint() : "none");
+  group.agree_on("hooks", hook ? hook->fingerprint() : "none", engine::kSameHook);
   if (engine) agree_on_engine();
   hook_agreed = true;
 }

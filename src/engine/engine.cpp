@@ -8,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/huge_pages.h"
-#include "engine/agreement.h"
 #include "engine/average.h"
 
 namespace brigade::engine {
@@ -97,8 +96,9 @@ void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
 }
 
 void Engine::agree() {
-  if (std::exchange(agreed_, true)) return;
-  agree_on_hook(group_, hook_->fingerprint());
+  if (agreed_) return;
+  group_.agree_on("hooks", hook_->fingerprint(), kSameHook);
+  agreed_ = true;
 }
 
 bool Engine::busy() const {

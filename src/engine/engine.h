@@ -19,6 +19,11 @@
 
 namespace brigade::engine {
 
+// What to do about ranks with different hooks: they would add up each other's bytes as
+// garbage, so they find out before the first bucket.
+inline constexpr const char* kSameHook =
+    "set the same hook, with the same options, on every rank";
+
 // run() is called by one thread at a time, the others by any.
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
@@ -43,8 +48,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Fails what is under way and ends the threads. Nothing may be run afterwards.
   void close();
-  // Collective, once a hook: throws MismatchError, on every rank, unless all ranks have
-  // hooks of the same fingerprint. run() does it before the first bucket if nobody has.
+  // Collective until it has succeeded, once a hook: throws MismatchError, on every rank,
+  // unless all ranks have hooks of the same fingerprint. run() does it before the first
+  // bucket if nobody has.
   void agree();
   void throw_if_failed() const;
   HookStats stats() const;

@@ -4,7 +4,6 @@
 #include <torch/nn/module.h>
 
 #include "brigade/hooks/registry.h"
-#include "local_sgd/agreement.h"
 #include "local_sgd/diloco_state.h"
 #include "local_sgd/hook_exchange.h"
 
@@ -106,7 +105,8 @@ DiLoCo::DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup g
   if (!options.hook) options.hook = make_hook("allreduce");
   for (const auto& [name, parameter] : parameters)
     options.hook->check_dtype(outer_dtype(parameter));
-  agree_on(group, "DiLoCo options", fingerprint_of(options, parameters));
+  group.agree_on("DiLoCo options", fingerprint_of(options, parameters),
+                 "give every rank the same options");
   if (options.init_sync) make_equal(parameters, group);
   state_ = std::make_unique<State>(options, std::move(step), group);
   state_->fragments = fragments_of(parameters, options.fragments);

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "local_sgd/agreement.h"
-
 namespace brigade {
 namespace {
 
@@ -185,7 +183,7 @@ ModelAverager::ModelAverager(ProcessGroup group, int64_t warmup_steps,
       fingerprint_(std::move(fingerprint)) {
   if (warmup_steps < 0)
     refuse("warmup_steps", std::to_string(warmup_steps), "must be 0 or more");
-  agree_on(checked(group_), "averagers", fingerprint_);
+  checked(group_).agree_on("averagers", fingerprint_, "give every rank the same options");
 }
 
 bool ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {

@@ -30,19 +30,10 @@ void check_names(const OptimizerState& state, const NamedParameters& here) {
                     "' there, where '" + name + "' is here");
 }
 
-void agree_on(const ProcessGroup& group, const std::string& what, const std::string& mine) {
-  const auto all = group.gather_texts(what, mine);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    std::istringstream first(all[0]), other(all[rank]);
-    std::string a, b;
-    while (a == b && std::getline(first, a) && std::getline(other, b)) {
-    }
-    throw MismatchError(what + ": rank 0 has '" + a + "', rank " + std::to_string(rank) +
-                        " has '" + b +
-                        "'; give all ranks the same parameters, in the same "
-                        "order, and the same optimizers");
-  }
+void agree_on_groups(const ProcessGroup& group, const std::string& description) {
+  group.agree_on("ZeRO optimizers", description,
+                 "give all ranks the same parameters, in the same order, and the same "
+                 "optimizers");
 }
 
 std::string describe(const NamedParameters& parameters, const std::string& optimizer) {

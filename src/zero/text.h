@@ -19,8 +19,8 @@ void check_names(const OptimizerState& state, const NamedParameters& here);
 
 // One line for the optimizer and one for each parameter.
 std::string describe(const NamedParameters& parameters, const std::string& optimizer);
-// Collective. Throws MismatchError, with the first line that differs, on every rank.
-void agree_on(const ProcessGroup& group, const std::string& what, const std::string& mine);
+// Collective. Throws MismatchError on every rank unless all have the same descriptions.
+void agree_on_groups(const ProcessGroup& group, const std::string& description);
 
 // Throws ConfigError. `names` and `tensors`: what other groups have.
 void check_groups(const std::vector<ZeroGroup>& groups, const ProcessGroup& group,

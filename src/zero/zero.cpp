@@ -112,7 +112,7 @@ void ZeroRedundancyOptimizer::agree() const {
   std::string text;
   for (const Group& each : groups_)
     text += describe(each.parameters, each.local->fingerprint());
-  agree_on(group_, "ZeRO", text);
+  agree_on_groups(group_, text);
 }
 
 std::string ZeroRedundancyOptimizer::fingerprint() const {

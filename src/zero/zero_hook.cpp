@@ -37,7 +37,7 @@ class ZeroHookImpl : public ZeroHook {
       groups_[g].local = groups_[g].factory(tensors_of(share_of(g)));
       text += describe(groups_[g].parameters, groups_[g].local->fingerprint());
     }
-    agree_on(group_, "ZeRO", text);
+    agree_on_groups(group_, text);
   }
 
   // ---- Hook

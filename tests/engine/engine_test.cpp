@@ -235,6 +235,21 @@ TEST(Engine, DifferentHooksAreFoundOutBeforeTheFirstBucket) {
   });
 }
 
+TEST(Engine, DifferentHooksAreComparedAgainUntilTheyAgree) {
+  run_ranks(2, [](ProcessGroup group) {
+    auto engine = Engine::make(group, "again");
+    engine->set_hook(make_hook(group.rank() == 1 ? "bf16" : "fp16", wandering));
+    for (int turn = 0; turn < 3; ++turn)
+      EXPECT_THROW(engine->run(make_bucket(0, 1, at::ones({4}))), MismatchError) << turn;
+    EXPECT_FALSE(engine->busy());
+    engine->set_hook(make_hook("fp16", wandering));
+    auto future = engine->run(make_bucket(0, 1, at::ones({4})));
+    future->waitAndThrow();
+    EXPECT_TRUE(at::equal(future->value().toTensor(), at::full({4}, 2.0)));
+    engine->close();
+  });
+}
+
 TEST_P(EngineRanks, AResultOfTheWrongSizeOrTypeIsAnErrorWithBothSizes) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     for (bool size : {true, false}) {

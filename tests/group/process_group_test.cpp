@@ -175,6 +175,32 @@ TEST(ProcessGroup, RanksThatMakeDifferentCallsAreToldSo) {
   });
 }
 
+TEST(ProcessGroup, RanksThatDoNotAgreeAreAllToldTheFirstLineThatDiffers) {
+  testing::run_ranks(3, [](ProcessGroup group) {
+    EXPECT_NO_THROW(group.agree_on("apples", "green\nsour", "take the same"));
+    const auto refused = [&](const std::string& mine) -> std::string {
+      try {
+        group.agree_on("apples", mine, "take the same");
+      } catch (const MismatchError& error) {
+        return error.what();
+      }
+      return "no exception";
+    };
+    EXPECT_EQ(
+        refused(group.rank() == 1 ? "red" : "green"),
+        "the ranks have different apples:\n  'green' on ranks 0, 2\n  'red' on ranks 1"
+        "\ntake the same");
+    EXPECT_EQ(
+        refused(std::string("green\n") + (group.rank() == 2 ? "sweet" : "sour") +
+                "\nripe\n"),
+        "the ranks have different apples:\n  'sour' on ranks 0, 1\n  'sweet' on ranks 2"
+        "\ntake the same");
+    EXPECT_EQ(refused(group.rank() == 0 ? "green\n" : "green\nsour\n"),
+              "the ranks have different apples:\n  '' on ranks 0\n  'sour' on ranks 1, 2"
+              "\ntake the same");
+  });
+}
+
 TEST(ProcessGroup, ABarrierHoldsUntilTheLastHasCome) {
   testing::run_ranks(3, [](ProcessGroup group) {
     if (group.rank() == 2) {
