@@ -14,12 +14,11 @@ function(_brigade_try_python python why)
 endfunction()
 
 if(SKBUILD)
-  # The program goes into a wheel where what it needs is there; the hooks do without.
+  # The program goes into a wheel where CLI11 is there; the hooks do without.
   find_package(CLI11 QUIET)
-  find_package(nlohmann_json QUIET)
-  if(NOT (CLI11_FOUND AND nlohmann_json_FOUND))
+  if(NOT CLI11_FOUND)
     set(BRIGADE_TOOLS OFF)
-    message(STATUS "the wheel will lack the brigade program: CLI11 or nlohmann-json is missing")
+    message(STATUS "the wheel will lack the brigade program: CLI11 is missing")
   endif()
   set(BRIGADE_PYTHON "${Python_EXECUTABLE}")
 elseif(BRIGADE_TESTS OR BRIGADE_BENCH OR BRIGADE_PACKAGE)

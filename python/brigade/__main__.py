@@ -10,8 +10,8 @@ import sys
 def main() -> None:
     program = pathlib.Path(__file__).parent / "bin" / "brigade"
     if not program.exists():
-        sys.exit("brigade: this package was built without the program; CLI11 and nlohmann-json (Debian: libcli11-dev, "
-                 "nlohmann-json3-dev) must be there when 'pip install .' runs")
+        sys.exit("brigade: this package was built without the program; CLI11 (Debian: libcli11-dev) must be there "
+                 "when 'pip install .' runs")
     os.execv(program, ["brigade", *sys.argv[1:]])
 
 

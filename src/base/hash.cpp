@@ -1,0 +1,12 @@
+#include "base/hash.h"
+
+// The code comes with the header: nothing is left to link, in a wheel or in a user's
+// program.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace brigade::base {
+
+uint64_t hash64(std::string_view bytes) { return XXH64(bytes.data(), bytes.size(), 0); }
+
+}  // namespace brigade::base
