@@ -13,3 +13,4 @@ set_target_properties(${_parts} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/..;$OR
 install(TARGETS ${_parts}
   LIBRARY DESTINATION brigade COMPONENT python
   RUNTIME DESTINATION brigade/bin COMPONENT python)
+install(FILES "${PROJECT_BINARY_DIR}/python/brigade/_version.py" DESTINATION brigade COMPONENT python)

@@ -16,7 +16,8 @@ Or change an import: ``brigade.default_hooks``, ``brigade.powerSGD_hook`` and th
 
 from __future__ import annotations
 
-from ._version import __version__, check_torch as _check_torch
+from ._check_torch import check_torch as _check_torch
+from ._version import __version__
 
 _check_torch()
 

@@ -1,9 +1,8 @@
-"""The package's version, and the torch it was built for."""
+"""Whether the torch that is here is the one that the package was built for."""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-TORCH = "2.11"
+from ._version import TORCH, __version__
 
 
 def check_torch() -> None:
