@@ -1,16 +1,24 @@
-"""test_summary.py LOG: what CTest's LastTest.log says, in a few lines, the failures last.
+"""test_summary.py LOG [LIST]: what CTest's LastTest.log says, in a few lines, the failures last.
 
-Counts the cases of all test programs, names those that were skipped, and for every program
-that failed shows its failed cases with what they said.
+Counts the cases of all test programs, says why each skipped one was skipped, and for every
+program that failed shows its failed cases with what they said. Exits with 1 where a case was
+skipped for another reason than missing hardware or a missing permission: everything else is
+set-up's to install. LIST names the programs that a full run must have; exits with 1 where the
+log lacks one, or has one that the list lacks.
 """
+import collections
 import re
 import sys
 
 WIDTH = 200  # of a line
 LINES = 12  # of one case
 CASES = 10  # of one program
+NAMES = 3  # of the cases skipped for one reason
 
 RULE = "-" * 58
+
+# What no set-up can give: a GPU, and what only root (and not every root) may do.
+MAY_BE_MISSING = re.compile(r"\bGPUs?\b|\broot\b|network namespaces?\b|mounted here")
 
 
 def programs(log):
@@ -62,24 +70,44 @@ def failures(output):
     return [("the end of its output", output.splitlines()[-2 * LINES :])]
 
 
+def skips(output):
+    """(reason, case) of every skipped case; pytest names a file for them."""
+    for case, body in re.findall(r"^\[ RUN      \] (\S+)\n((?:(?!\[ RUN ).*\n)*?)\[  SKIPPED \] \1", output, re.MULTILINE):
+        said = re.search(r"^\S+:\d+: Skipped\n(.*)", body, re.MULTILINE)
+        yield said[1].strip() if said else "", case
+    for case, _, reason in re.findall(r"^(\w+) \(\S+\)(\n.*)? \.\.\. skipped '(.*)'$", output, re.MULTILINE):
+        yield reason, case
+    for number, place, reason in re.findall(r"^SKIPPED \[(\d+)\] (\S+?):?(?:\d+:)? (.*)$", output, re.MULTILINE):
+        for _ in range(int(number)):
+            yield reason, place
+
+
 def count(pattern, log):
     return sum(map(int, re.findall(pattern, log, re.MULTILINE)))
 
 
-def print_counts(log):
+def print_counts(log, skipped):
     # GoogleTest, then Python's unittest, which counts the others among those it ran, then pytest.
     passed = count(r"^\[  PASSED  \] (\d+) test", log)
     failed = count(r"^\[  FAILED  \] (\d+) test", log)
-    skipped = re.findall(r"^\[  SKIPPED \] (\S+)$", log, re.MULTILINE)
-    skipped += re.findall(r"^(\w+) \(\S+\) \.\.\. skipped", log, re.MULTILINE)
     bad = count(r"^FAILED \(.*?failures=(\d+)", log) + count(r"^FAILED \(.*?errors=(\d+)", log)
     passed += count(r"^Ran (\d+) test", log) - bad - len(re.findall(r" \.\.\. skipped ", log))
     passed += count(r"^=+ .*?(\d+) passed", log)
     failed += bad + count(r"^=+ .*?(\d+) failed", log)
-    pytest_skipped = count(r"^=+ .*?(\d+) skipped", log)
-    print(f"\nCases: {passed} passed, {failed} failed, {len(skipped) + pytest_skipped} skipped")
-    for name in skipped:
-        print(f"  skipped: {name}")
+    print(f"\nCases: {passed} passed, {failed} failed, {sum(map(len, skipped.values()))} skipped")
+
+
+def print_skips(skipped):
+    """Whether all reasons are such that a set-up could not have helped."""
+    fine = True
+    for reason, cases in sorted(skipped.items()):
+        names = ", ".join(list(dict.fromkeys(cases))[:NAMES]) + (", ..." if len(set(cases)) > NAMES else "")
+        allowed = MAY_BE_MISSING.search(reason)
+        print(f"  {'' if allowed else 'FAILED: '}skipped {len(cases)}: {reason or 'no reason given'} ({names})"[:WIDTH])
+        fine = fine and bool(allowed)
+    if not fine:
+        print("  Only missing hardware or a missing permission may skip a case; scripts/setup installs all else.")
+    return fine
 
 
 def print_failures(log):
@@ -96,8 +124,31 @@ def print_failures(log):
             print(f"  {case}"[:WIDTH])
 
 
-if __name__ == "__main__":
-    text = open(sys.argv[1], encoding="utf-8", errors="replace").read().replace("\r", "")
+def print_difference(log, path):
+    """Whether the log has exactly the programs that the list at `path` names."""
+    lines = (line.split("#")[0].strip() for line in open(path, encoding="utf-8"))
+    wanted, there = {line for line in lines if line}, {name for name, _, _ in programs(log)}
+    for name in sorted(wanted - there):
+        print(f"\nFAILED: {name} did not run: a full run must have it ({path})")
+    for name in sorted(there - wanted):
+        print(f"\nFAILED: {name} is not in the list of what a full run must have: add it to {path}")
+    return wanted == there
+
+
+def main(log_path, list_path=None):
+    log = open(log_path, encoding="utf-8", errors="replace").read().replace("\r", "")
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    print_counts(text)
-    print_failures(text)
+    skipped = collections.defaultdict(list)
+    for _, _, output in programs(log):
+        for reason, case in skips(output):
+            skipped[reason].append(case)
+    print_counts(log, skipped)
+    fine = print_skips(skipped)
+    print_failures(log)
+    if list_path and not print_difference(log, list_path):
+        fine = False
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

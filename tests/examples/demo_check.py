@@ -197,29 +197,6 @@ print(json.dumps({tag: [(e.step, e.value) for e in run.Scalars(tag)] for tag in 
         self.assertEqual(page.count("aria-label='timeline of one step'"), len(self.result["series"]))
         self.assertNotRegex(page, r"\bnan\b|\binf\b")
 
-    @unittest.skipUnless(shutil.which("chromium"), "no chromium here (Debian package chromium)")
-    def test_the_report_renders_in_a_browser_at_any_width(self):
-        page = (self.out / "report.html").read_text()
-        lines = page.count("<path class='line")
-        self.assertGreater(lines, 40)
-        ask = ("<script>console.log('measured', innerWidth, document.documentElement.scrollWidth,"
-               " document.querySelectorAll('svg path.line').length)</script>")
-        (self.folder / "page.html").write_text(page.replace("</body>", ask + "</body>"))
-        # In frames: a browser's window has a least width.
-        frames = "".join(f"<iframe src=page.html style='width:{width}px;height:1500px;border:0'></iframe>" for width in (400, 1400))
-        (self.folder / "frames.html").write_text("<!doctype html><body>" + frames)
-        shot = self.folder / "shot.png"
-        done = subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--enable-logging=stderr",
-             f"--user-data-dir={self.folder}/profile", "--window-size=1900,1600", f"--screenshot={shot}", f"file://{self.folder}/frames.html"],
-            capture_output=True, text=True, timeout=120, cwd=self.folder,
-        )
-        said = sorted(re.findall(r'CONSOLE.*?\] "(.*?)", source', done.stderr))
-        self.assertEqual(len(said), 2, f"the page says more, or less, than it was asked: {said}\n{done.stderr}")
-        for text, width in zip(said, (1400, 400)):
-            self.assertEqual(text, f"measured {width} {width} {lines}", "the page is wider than its window, or lacks lines")
-        self.assertGreater(shot.stat().st_size, 50_000, "the picture is all but empty")
-
 
 class Repeating(Folder):
     def test_the_same_seed_gives_the_same_run(self):

@@ -1,6 +1,5 @@
-"""The package's types, as a user's own checker sees them. Skipped where there is no mypy (pip install mypy)."""
+"""The package's types, as a user's own checker sees them. Needs mypy, so `make check` runs it."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -69,7 +68,7 @@ def said_by_mypy(cache, *paths):
                           env={**os.environ, "MYPYPATH": package})
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy here")
+@pytest.mark.check
 def test_the_package_and_a_users_file_pass_mypy(tmp_path):
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(SAMPLE)
