@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build bench format lint clean install
+.PHONY: help demo test build bench docs format lint clean install
 scripts := $(shell dirname "$(strip $(MAKEFILE_LIST))")/scripts
 export LIBTORCH JOBS PREFIX DESTDIR
 
@@ -26,6 +26,9 @@ build: ## the library, the brigade command and the examples, without the tests
 
 bench: ## measure against Python's DDP and print the comparison
 	@"$(scripts)/setup" --python && "$(scripts)/build" brigade_benchmarks && "$(scripts)/bench" $(ARGS)
+
+docs: ## the site from the pages and the headers, into build/docs/html
+	@"$(scripts)/docs"
 
 format: ## put all C++ files into the project's format
 	@"$(scripts)/format"
