@@ -138,8 +138,27 @@ class InBackward {
 // Not thread-safe: one training loop drives it. Every function that says "collective" is
 // called by all ranks of the group, in the same order.
 class DdpCore {
- public:
   struct State;
+
+ public:
+  // Answers to those who work beside a model, such as an optimizer that was made for it. It
+  // may be copied, and may outlive the model.
+  class Watch {
+   public:
+    Watch() = default;  // of no model
+
+    // Whether the model is inside of join(). False when the model is gone.
+    bool joining() const;
+    // The parameters in each bucket, in the order in which buckets are sent. Empty while
+    // the buckets are still to be made anew, which happens after the first iteration, and
+    // when the model is gone.
+    std::vector<std::vector<at::Tensor>> final_buckets() const;
+
+   private:
+    friend class DdpCore;
+    explicit Watch(std::weak_ptr<const State> state) : state_(std::move(state)) {}
+    std::weak_ptr<const State> state_;
+  };
 
   // Collective. Throws ConfigError for a bad option or a model with nothing to train, and
   // MismatchError, on every rank, when the ranks' models or options differ.
@@ -207,8 +226,15 @@ class DdpCore {
   // The parameters whose gradients are averaged, and their names.
   const std::vector<at::Tensor>& parameters() const;
   const std::vector<std::string>& parameter_names() const;
+  // By the same index, whether its gradients are sparse.
+  const std::vector<bool>& sparse_gradients() const;
+  // Whether `tensor` is one of parameters().
+  bool trains(const at::Tensor& tensor) const;
 
-  State& state() { return *state_; }
+  // Collective, between iterations. If the next forward pass would make the buckets anew,
+  // makes them now.
+  void rebuild_buckets();
+  Watch watch() const;
 
  private:
   std::shared_ptr<State> state_;

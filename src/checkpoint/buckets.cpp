@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/checkpoint.h"
-#include "ddp/core_state.h"
 
 namespace brigade {
 namespace checkpoint {
@@ -26,7 +25,7 @@ CheckpointPart bucket_part(DdpCore& core) {
   part.save = [&core] {
     // After the first iteration the Reducer makes its buckets anew, in the next forward
     // pass: a run that resumes here must begin with those that this run will go on with.
-    core.state().reducer->rebuild_buckets();
+    core.rebuild_buckets();
     PartState state;
     state.values["layout"] = checkpoint::text_of(core.logging_data().bucket_parameters);
     return state;

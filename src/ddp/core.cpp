@@ -413,5 +413,31 @@ const ProcessGroup& DdpCore::group() const { return state_->group; }
 const DdpOptions& DdpCore::options() const { return state_->options; }
 const std::vector<at::Tensor>& DdpCore::parameters() const { return state_->trained; }
 const std::vector<std::string>& DdpCore::parameter_names() const { return state_->names; }
+const std::vector<bool>& DdpCore::sparse_gradients() const { return state_->sparse; }
+bool DdpCore::trains(const at::Tensor& tensor) const {
+  return state_->name_of.contains(tensor.unsafeGetTensorImpl());
+}
+
+void DdpCore::rebuild_buckets() { state_->reducer->rebuild_buckets(); }
+
+// ---- Watch ------------------------------------------------------------------------------
+
+DdpCore::Watch DdpCore::watch() const { return Watch(state_); }
+
+bool DdpCore::Watch::joining() const {
+  const auto state = state_.lock();
+  return state && state->joining;
+}
+
+std::vector<std::vector<at::Tensor>> DdpCore::Watch::final_buckets() const {
+  std::vector<std::vector<at::Tensor>> buckets;
+  const auto state = state_.lock();
+  if (!state || state->reducer->should_rebuild_buckets()) return buckets;
+  for (const auto& indices : state->logger->get_per_bucket_variable_indices()) {
+    auto& bucket = buckets.emplace_back();
+    for (const size_t index : indices) bucket.push_back(state->trained.at(index));
+  }
+  return buckets;
+}
 
 }  // namespace brigade

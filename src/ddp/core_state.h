@@ -1,4 +1,4 @@
-// What a DdpCore points at. For the files of this folder, and for checkpoints.
+// What a DdpCore points at. For the files of this folder only.
 #pragma once
 #include <atomic>
 #include <exception>
@@ -119,6 +119,10 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // The largest rank that is a candidate; -1: none is.
   int agree_on_root(bool candidate) const;
   at::Tensor sum_over_ranks(at::Tensor tensor) const;
+  // With throw_on_early_termination active ranks ask, and ended ones tell, who has ended.
+  at::Tensor ended_ranks(bool self) const;
+  // The collectives of one pass of the active ranks, without its computation.
+  void shadow_pass();
 };
 
 // Collective. Throws MismatchError on every rank unless all have equal models and options.

@@ -18,13 +18,6 @@ c10::intrusive_ptr<c10d::Work> start_all_reduce(
   return group.c10d()->allreduce(tensors, options);
 }
 
-// With throw_on_early_termination active ranks ask, and ended ones tell, who has ended.
-at::Tensor ended_ranks(DdpCore::State& state, bool self) {
-  at::Tensor ended = at::zeros({state.group.size()}, at::kInt).to(state.device());
-  if (self) ended[state.group.rank()] = 1;
-  return state.sum_over_ranks(ended).cpu();
-}
-
 [[noreturn]] void throw_uneven(const at::Tensor& ended) {
   std::string ranks;
   for (int64_t rank = 0; rank < ended.numel(); ++rank) {
@@ -36,34 +29,6 @@ at::Tensor ended_ranks(DdpCore::State& state, bool self) {
       " while others have some; join() was told to stop all ranks then");
 }
 
-// The collectives of one pass of the active ranks, without its computation.
-void shadow_pass(DdpCore::State& s) {
-  s.reducer->rebuild_buckets();
-  if (s.has_buffers_to_sync()) s.broadcast_buffers(s.agree_on_root(false));
-  at::Tensor syncs = at::zeros({1}, at::TensorOptions(s.device()));
-  s.buffer_sync = s.sum_over_ranks(syncs).item<float>() != 0;
-  if (!s.buffer_sync) return;  // the active ranks only accumulate
-
-  const bool static_first_pass = s.static_first_pass();
-  auto match_used_map = [&] {
-    s.sum_over_ranks(at::zeros_like(s.reducer->get_local_used_map_on_device()));
-  };
-  if (static_first_pass) match_used_map();  // there it goes before the buckets
-  if (s.hook) s.hook->begin_pass({.may_be_unused = s.may_leave_unused()});
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> results;
-  for (c10d::GradBucket& bucket : s.reducer->get_grad_buckets()) {
-    results.push_back(s.reducer->run_comm_hook(bucket));
-  }
-  for (auto& result : results) result->waitAndThrow();
-  if (s.searches_graph()) match_used_map();
-  if (static_first_pass) {
-    s.static_first_pass_done = true;  // its order of arrival is known after the second
-    s.joining->missed_static_first_pass = true;
-  } else {
-    s.reducer->push_rebuilt_params_for_all_indices();
-  }
-}
-
 }  // namespace
 
 at::Tensor DdpCore::State::sum_over_ranks(at::Tensor tensor) const {
@@ -71,10 +36,43 @@ at::Tensor DdpCore::State::sum_over_ranks(at::Tensor tensor) const {
   return tensor;
 }
 
+at::Tensor DdpCore::State::ended_ranks(bool self) const {
+  at::Tensor ended = at::zeros({group.size()}, at::kInt).to(device());
+  if (self) ended[group.rank()] = 1;
+  return sum_over_ranks(ended).cpu();
+}
+
+void DdpCore::State::shadow_pass() {
+  reducer->rebuild_buckets();
+  if (has_buffers_to_sync()) broadcast_buffers(agree_on_root(false));
+  at::Tensor synchronising = at::zeros({1}, at::TensorOptions(device()));
+  buffer_sync = sum_over_ranks(synchronising).item<float>() != 0;
+  if (!buffer_sync) return;  // the active ranks only accumulate
+
+  const bool first_of_static_graph = static_first_pass();
+  auto match_used_map = [&] {
+    sum_over_ranks(at::zeros_like(reducer->get_local_used_map_on_device()));
+  };
+  if (first_of_static_graph) match_used_map();  // there it goes before the buckets
+  if (hook) hook->begin_pass({.may_be_unused = may_leave_unused()});
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> results;
+  for (c10d::GradBucket& bucket : reducer->get_grad_buckets()) {
+    results.push_back(reducer->run_comm_hook(bucket));
+  }
+  for (auto& result : results) result->waitAndThrow();
+  if (searches_graph()) match_used_map();
+  if (first_of_static_graph) {
+    static_first_pass_done = true;  // its order of arrival is known after the second
+    joining->missed_static_first_pass = true;
+  } else {
+    reducer->push_rebuilt_params_for_all_indices();
+  }
+}
+
 void DdpCore::State::announce_pass() {
   auto work = start_all_reduce(group, at::ones({1}, at::TensorOptions(device())));
   if (joining->options.throw_on_early_termination) {
-    at::Tensor ended = ended_ranks(*this, false);
+    at::Tensor ended = ended_ranks(false);
     if (ended.any().item<bool>()) throw_uneven(ended);
   }
   reducer->set_forward_pass_work_handle(work,
@@ -115,8 +113,8 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
       return s.sum_over_ranks(at::zeros({1}, at::TensorOptions(s.device()))).item<float>();
     };
     while (active_ranks() > 0) {
-      if (options.throw_on_early_termination) throw_uneven(ended_ranks(s, true));
-      shadow_pass(s);
+      if (options.throw_on_early_termination) throw_uneven(s.ended_ranks(true));
+      s.shadow_pass();
       last = false;
     }
     s.restore_full_precision();

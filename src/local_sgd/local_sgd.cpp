@@ -1,6 +1,5 @@
 #include "brigade/local_sgd/local_sgd.h"
 
-#include "ddp/core_state.h"
 #include "local_sgd/local_training.h"
 
 namespace brigade::optim {
@@ -16,10 +15,7 @@ struct LocalSGD::State {
 LocalSGD::LocalSGD(DdpCore& core, InnerStep step, LocalSGDOptions options, int)
     : state_(std::make_unique<State>(core, std::move(step), options)) {
   core.set_hook(state_->training.hook());
-  state_->training.watch_for_join([model = core.state().weak_from_this()] {
-    const auto alive = model.lock();
-    return alive && alive->joining;
-  });
+  state_->training.watch_for_join([model = core.watch()] { return model.joining(); });
 }
 
 LocalSGD::~LocalSGD() = default;

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "base/huge_pages.h"
-#include "ddp/core_state.h"
 #include "zero/parcels.h"
 #include "zero/send.h"
 #include "zero/text.h"
@@ -68,7 +67,7 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DdpCore& core, ShardFactory opt
                                                  ZeroOptions options)
     : ZeroRedundancyOptimizer(trained_by(core, std::move(optimizer)), core.group(),
                               options) {
-  model_ = core.state().weak_from_this();
+  model_ = core.watch();
 }
 
 ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
@@ -138,7 +137,7 @@ int64_t ZeroRedundancyOptimizer::share(int rank) const {
 
 void ZeroRedundancyOptimizer::step() {
   at::NoGradGuard no_grad;
-  if (const auto model = model_.lock(); model && model->joining) {
+  if (model_.joining()) {
     throw ConfigError(
         "ZeroRedundancyOptimizer::step can't be called inside of join(): ranks that have "
         "no more input do not call it, and the others would wait for them; use "

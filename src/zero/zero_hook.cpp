@@ -5,7 +5,6 @@
 #include <set>
 
 #include "brigade/zero/zero_hooks.h"
-#include "ddp/core_state.h"
 #include "engine/all_to_others.h"
 #include "engine/average.h"
 #include "zero/in_place.h"
@@ -345,22 +344,22 @@ void check(DdpCore& core, const std::vector<ZeroGroup>& groups) {
         "itself, "
         "in their own dtype. Use hook_with_zero_step_interleaved with shard_buckets");
   }
-  const DdpCore::State& model = core.state();
   std::set<const c10::TensorImpl*> given;
   for (const ZeroGroup& group : groups) {
     for (const auto& [name, parameter] : group.parameters) {
       given.insert(parameter.unsafeGetTensorImpl());
-      if (!model.name_of.contains(parameter.unsafeGetTensorImpl()))
+      if (!core.trains(parameter))
         throw ConfigError("apply_zero_in_backward: parameter '" + name +
                           "' is not one that DistributedDataParallel trains");
     }
   }
-  for (size_t i = 0; i < model.trained.size(); ++i) {
-    if (!given.contains(model.trained[i].unsafeGetTensorImpl()))
-      throw ConfigError("apply_zero_in_backward: parameter '" + model.names[i] +
+  for (size_t i = 0; i < core.parameters().size(); ++i) {
+    const std::string& name = core.parameter_names()[i];
+    if (!given.contains(core.parameters()[i].unsafeGetTensorImpl()))
+      throw ConfigError("apply_zero_in_backward: parameter '" + name +
                         "' is in no group, and so would have no gradient and no step");
-    if (model.sparse[i])
-      throw ConfigError("apply_zero_in_backward: parameter '" + model.names[i] +
+    if (core.sparse_gradients()[i])
+      throw ConfigError("apply_zero_in_backward: parameter '" + name +
                         "' has sparse gradients, which can't be divided; use "
                         "hook_with_zero_step_interleaved");
   }

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <numeric>
 
-#include "ddp/core_state.h"
 #include "optim/step_hook.h"
 #include "zero/flat.h"
 #include "zero/step.h"
@@ -16,6 +15,18 @@ namespace brigade::optim {
 namespace {
 
 using Zero = std::shared_ptr<ZeroRedundancyOptimizer>;
+
+// The parameters in each bucket.
+using BucketLayout = std::vector<std::vector<at::Tensor>>;
+
+bool same(const BucketLayout& a, const BucketLayout& b) {
+  const auto same_tensors = [](const auto& x, const auto& y) {
+    return std::equal(
+        x.begin(), x.end(), y.begin(), y.end(),
+        [](const at::Tensor& p, const at::Tensor& q) { return p.is_same(q); });
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensors);
+}
 
 // Everything that `zero` owns on this rank steps; it passes over the rest itself.
 std::shared_ptr<const Plan> plan_of(const Zero& zero) {
@@ -33,7 +44,7 @@ std::shared_ptr<const Plan> plan_of(const Zero& zero) {
 // Whole buckets, the largest first, each to the rank that has least. Parameters in no
 // bucket keep their owners.
 std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
-                                  const std::vector<std::vector<at::Tensor>>& buckets) {
+                                  const BucketLayout& buckets) {
   std::vector<int64_t> sizes;
   for (const auto& bucket : buckets) {
     sizes.push_back(0);
@@ -63,7 +74,6 @@ std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
 // The buckets of a model that somebody else drives, as they come by.
 class PassingBuckets {
  public:
-  using Layout = std::vector<std::vector<at::Tensor>>;
   // For each bucket, in order. At the first one of a pass, when none is under way: true
   // where layout() is another than before. It is what two passes in a row have had: the
   // Reducer's first buckets stay for one pass only, and may be a single one.
@@ -77,24 +87,16 @@ class PassingBuckets {
     last_.push_back(bucket.parameters());
     return changed;
   }
-  const Layout& layout() const { return layout_; }
+  const BucketLayout& layout() const { return layout_; }
 
  private:
-  static bool same(const Layout& a, const Layout& b) {
-    const auto same_tensors = [](const auto& x, const auto& y) {
-      return std::equal(
-          x.begin(), x.end(), y.begin(), y.end(),
-          [](const at::Tensor& p, const at::Tensor& q) { return p.is_same(q); });
-    };
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensors);
-  }
-  Layout last_, before_, layout_;
+  BucketLayout last_, before_, layout_;
 };
 
 class ZeroStepHook : public StepHook {
  public:
   // Without a model, the buckets that come tell how its parameters are laid out.
-  using Model = std::optional<std::weak_ptr<DdpCore::State>>;
+  using Model = std::optional<DdpCore::Watch>;
   ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
       : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
         zero_(std::move(zero)),
@@ -153,22 +155,15 @@ class ZeroStepHook : public StepHook {
   // Called by all ranks, with the same buckets. The first ones stay for one iteration only,
   // and may be a single one: until they are made anew nothing moves.
   void follow_buckets() {
-    const auto model = model_->lock();
-    if (!model || model->reducer->should_rebuild_buckets()) return;
-    auto layout = model->logger->get_per_bucket_variable_indices();
-    if (layout == layout_) return;
+    BucketLayout layout = model_->final_buckets();
+    if (layout.empty() || same(layout, layout_)) return;
     layout_ = std::move(layout);
-    std::vector<std::vector<at::Tensor>> buckets;
-    for (const auto& indices : layout_) {
-      auto& bucket = buckets.emplace_back();
-      for (const size_t index : indices) bucket.push_back(model->trained.at(index));
-    }
-    zero_->assign(owners_by_bucket(*zero_, buckets));
+    zero_->assign(owners_by_bucket(*zero_, layout_));
   }
 
   const Model model_;
   const bool shard_buckets_;
-  std::vector<std::vector<size_t>> layout_;
+  BucketLayout layout_;
   PassingBuckets passing_;
 };
 
@@ -296,9 +291,8 @@ void check(const std::string& who, const std::shared_ptr<Hook>& hook, DdpCore& c
         ": with mixed_precision set shard_buckets: state would move while the "
         "parameters are low-precision copies");
   }
-  const auto& trained = core.state().name_of;
   for (const at::Tensor& parameter : zero->parameters()) {
-    if (trained.contains(parameter.unsafeGetTensorImpl())) continue;
+    if (core.trains(parameter)) continue;
     throw ConfigError(c10::str(
         who, ": the ZeroRedundancyOptimizer has a parameter of shape ", parameter.sizes(),
         " that DistributedDataParallel does not train, and so would "
@@ -317,16 +311,16 @@ std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& c
         "hook_with_zero_step steps after the last bucket, which may not come with "
         "skip_all_reduce_unused_params; use hook_with_zero_step_interleaved");
   }
-  return std::make_shared<AfterLast>(std::move(hook), core.state().weak_from_this(),
-                                     std::move(zero), shard_buckets);
+  return std::make_shared<AfterLast>(std::move(hook), core.watch(), std::move(zero),
+                                     shard_buckets);
 }
 
 std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets) {
   check("hook_with_zero_step_interleaved", hook, core, zero, shard_buckets);
-  return std::make_shared<Interleaved>(std::move(hook), core.state().weak_from_this(),
-                                       std::move(zero), shard_buckets);
+  return std::make_shared<Interleaved>(std::move(hook), core.watch(), std::move(zero),
+                                       shard_buckets);
 }
 
 std::shared_ptr<Hook> make_zero_step(std::shared_ptr<Hook> hook, Zero zero,

@@ -43,6 +43,8 @@ PUBLIC = {
 }
 # Only these may name what is private to LibTorch's backends.
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
+# Only the layer it lies in may include one of these.
+OWN = {"ddp/core_state.h"}
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
@@ -84,6 +86,8 @@ def complaints(root):
             if other and other != "error" and layer in ALLOWED and other != layer and other not in ALLOWED[layer]:
                 allowed = ", ".join(sorted(ALLOWED[layer])) or "no other layer"
                 yield f"{where}: {layer} includes {name} of {other}; it may include {allowed}"
+            if name in OWN and other != layer:
+                yield f"{where}: {name} is for src/{other} only"
             if PRIVATE_NAMES.search(name) and layer != "torch_port":
                 yield f"{where}: {name} is for src/torch_port only"
             if public and LEAKS.search(name):

@@ -36,6 +36,15 @@ class LayerCheck(unittest.TestCase):
         self.assertEqual(len(self.complaints("src/group/a.cpp", line)), 1)
         self.assertEqual(self.complaints("src/torch_port/a.cpp", line), [])
 
+    def test_what_a_layer_keeps_to_itself_is_included_there_only(self):
+        line = '#include "ddp/core_state.h"\n'
+        self.assertEqual(len(self.complaints("src/zero/a.cpp", line)), 1)
+        self.assertEqual(self.complaints("src/ddp/a.cpp", line), [])
+
+    def test_an_exchange_knows_no_optimizer(self):
+        for name in ("zero/a.h", "optim/a.h", "brigade/zero/zero.h", "brigade/optim/optimizer.h"):
+            self.assertEqual(len(self.complaints("src/exchange/a.cpp", f'#include "{name}"\n')), 1, name)
+
     def test_public_headers_leak_nothing(self):
         self.assertEqual(len(self.complaints("include/brigade/a.h", "#include <nlohmann/json.hpp>\n")), 1)
 

@@ -6,7 +6,7 @@
 //   loss(ddp->forward(data), target).backward();
 //   zero.step();
 //
-// brigade/optim/zero_hooks.h steps in the backward pass instead.
+// brigade/zero/zero_hooks.h steps in the backward pass instead.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -205,8 +205,8 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   std::vector<at::Tensor> parameters_;
   std::vector<int> owners_;  // by index
   std::unordered_map<const c10::TensorImpl*, Place> places_;
-  std::unique_ptr<Flats> flats_;         // null: to be made
-  std::weak_ptr<DdpCore::State> model_;  // if it is known
+  std::unique_ptr<Flats> flats_;  // null: to be made
+  DdpCore::Watch model_;          // if it is known
 };
 
 }  // namespace brigade::optim
