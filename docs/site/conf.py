@@ -21,4 +21,5 @@ html_theme = "furo"
 html_title = f"Brigade {release}"
 html_show_sourcelink = False
 html_copy_source = False
-html_static_path = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]

@@ -1,8 +1,9 @@
 // Saves a training run and takes it up again, to the last bit on the same number of ranks.
 //
 //   brigade::DdpOptions options;
-//   if (auto saved = brigade::find_checkpoint("run")) options.first_buckets =
-//   saved->buckets; brigade::DistributedDataParallel ddp(net, group, options);
+//   const auto saved = brigade::find_checkpoint("run");
+//   if (saved) options.first_buckets = saved->buckets;
+//   brigade::DistributedDataParallel ddp(net, group, options);
 //   ddp->set_hook(brigade::make_hook("powersgd:rank=2"));
 //   torch::optim::AdamW optimizer(ddp->parameters(), 1e-3);
 //
@@ -71,8 +72,7 @@ struct CheckpointPart {
   std::function<std::function<void()>(SavedPart saved)> load;
 };
 
-// ---- parts
-// --------------------------------------------------------------------------------
+// ---- parts ----
 
 // Parameters and buffers, as named_parameters() and named_buffers() name them. Names,
 // shapes and dtypes must match; the first that differs is named. Give it the wrapped model,
@@ -106,8 +106,8 @@ CheckpointPart sampler_part(DistributedSampler& sampler, std::string name = "sam
 // torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
 // another number of ranks they stay as they are.
 CheckpointPart random_part(std::string name = "random");
-// Scale, factors and the count of steps without overflow (brigade/grad_scaler.h); equal on
-// all ranks.
+// Scale, factors and the count of steps without overflow (brigade/optim/grad_scaler.h);
+// equal on all ranks.
 CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
 // The program's own tensors and values, equal on all ranks or each rank its own; loading
 // replaces the content of `state`.
@@ -126,8 +126,7 @@ std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco,
 // The same part, each rank's own stored. At another number of ranks all load rank 0's.
 CheckpointPart per_rank(CheckpointPart part);
 
-// ---- checkpoints
-// --------------------------------------------------------------------------
+// ---- checkpoints ----
 
 struct CheckpointInfo {
   int64_t step = 0;

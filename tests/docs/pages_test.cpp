@@ -1,6 +1,7 @@
 // The pages name every hook and option of the table, and their links lead somewhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -48,19 +49,60 @@ TEST(Pages, EveryNameOfPyTorchsIsExplained) {
   }
 }
 
-TEST(Pages, EveryLinkLeadsToAFile) {
-  std::vector<std::filesystem::path> pages{kRoot / "README.md"};
-  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "docs"))
+std::vector<std::filesystem::path> markdown_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> pages;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  return pages;
+}
+
+// Those on top, those of docs/, and the READMEs of folders.
+std::vector<std::filesystem::path> all_pages() {
+  std::vector<std::filesystem::path> folders{kRoot, kRoot / "docs", kRoot / "data",
+                                             kRoot / "tools/brigade", kRoot / ".github"};
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "src"))
+    if (entry.is_directory()) folders.push_back(entry.path());
+  std::vector<std::filesystem::path> pages;
+  for (const auto& folder : folders)
+    for (auto& page : markdown_in(folder)) pages.push_back(std::move(page));
+  return pages;
+}
+
+TEST(Pages, AreAllThere) {
+  const auto pages = all_pages();
+  for (const char* name : {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+                           "docs/architecture.md", "src/engine/README.md"}) {
+    EXPECT_NE(std::find(pages.begin(), pages.end(), kRoot / name), pages.end()) << name;
+  }
+}
+
+TEST(Pages, EveryLinkLeadsToAFile) {
   const std::regex link(R"(\]\(([^)#\s]+)(#[^)]*)?\))");
-  for (const auto& page : pages) {
+  for (const auto& page : all_pages()) {
     const std::string text = read(page);
     for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end;
          ++found) {
       const std::string target = (*found)[1];
       if (target.find("://") != std::string::npos) continue;
       EXPECT_TRUE(std::filesystem::exists(page.parent_path() / target))
-          << page.filename() << " links to " << target;
+          << page << " links to " << target;
+    }
+  }
+}
+
+// In pages and in the headers themselves; CHANGELOG.md names those of before.
+TEST(Pages, EveryPublicHeaderThatIsNamedIsThere) {
+  std::vector<std::filesystem::path> files = all_pages();
+  std::erase(files, kRoot / "CHANGELOG.md");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / "include"))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  const std::regex header(R"(\bbrigade/[a-z_]+(/[a-z_]+)*\.h\b)");
+  for (const auto& file : files) {
+    const std::string text = read(file);
+    for (std::sregex_iterator found(text.begin(), text.end(), header), end; found != end;
+         ++found) {
+      EXPECT_TRUE(std::filesystem::exists(kRoot / "include" / found->str()))
+          << file << " names " << found->str();
     }
   }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says where a file includes something from a layer above its own.
+"""Says where a file includes something from a layer above its own, and which layer is not described.
 
 A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
 named after. Run without arguments on the project this file lies in, or with the root of a tree to check.
@@ -96,10 +96,23 @@ def complaints(root):
                 yield f"{where}: kernels know no torch, and {name} is"
 
 
+def undescribed(root):
+    """Every folder of src/ is a layer of the table, has a README, and stands in the drawing of the layers."""
+    drawing = root / "docs/images/layers.svg"
+    drawn = re.findall(r'class="name"[^>]*>([^<]+)<', drawing.read_text()) if drawing.exists() else []
+    for folder in sorted(path for path in (root / "src").iterdir() if path.is_dir()):
+        if folder.name not in ALLOWED:
+            yield f"src/{folder.name}: tests/layers/check.py does not say what it may include"
+        if not (folder / "README.md").exists():
+            yield f"src/{folder.name}: it has no README.md (what lives here, what it may know, where to begin)"
+        if folder.name not in drawn:
+            yield f"src/{folder.name}: it is not in docs/images/layers.svg"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = list(complaints(root))
-    print("\n".join(found) if found else "layers: all includes point down")
+    found = list(complaints(root)) + list(undescribed(root))
+    print("\n".join(found) if found else "layers: all includes point down, every layer is described")
     return 1 if found else 0
 
 

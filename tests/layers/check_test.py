@@ -52,5 +52,32 @@ class LayerCheck(unittest.TestCase):
         self.assertEqual(len(self.complaints("src/kernels/cpu/a.cpp", "#include <ATen/ATen.h>\n")), 1)
 
 
+class Described(unittest.TestCase):
+    def undescribed(self, folder, readme=True, drawn=True):
+        with tempfile.TemporaryDirectory() as root:
+            root = pathlib.Path(root)
+            (root / "src" / folder).mkdir(parents=True)
+            (root / "docs/images").mkdir(parents=True)
+            if readme:
+                (root / "src" / folder / "README.md").touch()
+            text = f'<text class="name" x="1">{folder}</text>' if drawn else ""
+            (root / "docs/images/layers.svg").write_text(text)
+            return list(check.undescribed(root))
+
+    def test_a_layer_with_a_readme_in_the_drawing_is_fine(self):
+        self.assertEqual(self.undescribed("engine"), [])
+
+    def test_a_folder_without_a_readme_is_named(self):
+        found = self.undescribed("engine", readme=False)
+        self.assertEqual(len(found), 1)
+        self.assertTrue(found[0].startswith("src/engine: it has no README.md"), found[0])
+
+    def test_a_folder_that_is_not_drawn_is_named(self):
+        self.assertEqual(self.undescribed("engine", drawn=False), ["src/engine: it is not in docs/images/layers.svg"])
+
+    def test_a_folder_that_is_no_layer_is_named(self):
+        self.assertEqual(len(self.undescribed("utils")), 1)
+
+
 if __name__ == "__main__":
     unittest.main()

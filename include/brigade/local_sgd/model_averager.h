@@ -7,7 +7,7 @@
 //     averager.average_parameters(net->parameters());
 //   }
 //
-// With gradients that are averaged among few ranks only: brigade/optim/local_sgd.h.
+// With gradients that are averaged among few ranks only: brigade/local_sgd/local_sgd.h.
 #pragma once
 #include <ATen/core/Tensor.h>
 

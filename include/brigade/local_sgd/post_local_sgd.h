@@ -2,9 +2,9 @@
 // Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020).
 //
 // From then on the groups of ranks go different ways: something must bring their parameters
-// together again. brigade::optim::LocalSGD (brigade/optim/local_sgd.h) owns this hook and
-// what does so; use it unless you have a reason not to. For that reason the hook is not in
-// the table of hooks either: no row there lets replicas differ for good.
+// together again. brigade::optim::LocalSGD (brigade/local_sgd/local_sgd.h) owns this hook
+// and what does so; use it unless you have a reason not to. For that reason the hook is not
+// in the table of hooks either: no row there lets replicas differ for good.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // PyTorch's PostLocalSGDOptimizer: steps an optimizer, then averages the parameters. It
-// needs the hook of brigade/hooks/post_local_sgd.h beside it, with a start that is the
-// averager's warm-up; brigade/optim/local_sgd.h has all of them in one.
+// needs the hook of brigade/local_sgd/post_local_sgd.h beside it, with a start that is the
+// averager's warm-up; brigade/local_sgd/local_sgd.h has all of them in one.
 #pragma once
 #include <ATen/core/Tensor.h>
 
