@@ -96,13 +96,14 @@ TEST(Pages, EveryPublicHeaderThatIsNamedIsThere) {
   std::erase(files, kRoot / "CHANGELOG.md");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / "include"))
     if (entry.is_regular_file()) files.push_back(entry.path());
-  const std::regex header(R"(\bbrigade/[a-z_]+(/[a-z_]+)*\.h\b)");
+  const std::regex header(R"((^|[^/\w])(include/)?(brigade/[a-z_]+(/[a-z_]+)*\.h)\b)");
   for (const auto& file : files) {
     const std::string text = read(file);
     for (std::sregex_iterator found(text.begin(), text.end(), header), end; found != end;
          ++found) {
-      EXPECT_TRUE(std::filesystem::exists(kRoot / "include" / found->str()))
-          << file << " names " << found->str();
+      const std::string name = (*found)[3];
+      EXPECT_TRUE(std::filesystem::exists(kRoot / "include" / name))
+          << file << " names " << name;
     }
   }
 }
