@@ -5,7 +5,7 @@
 
 #include "bindings.h"
 #include "reduction.h"
-#include "zero/step.h"
+#include "zero/hook_factories.h"
 
 namespace brigade::python {
 namespace {

@@ -2,32 +2,46 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/huge_pages.h"
 
 namespace brigade::base {
 
 at::Tensor BufferPool::take(int64_t bytes, at::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kByte).device(device);
   if (device.is_cpu()) {
     std::lock_guard lock(mutex_);
-    // The last given back is the likeliest to be in a cache.
-    for (size_t i = spare_.size(); i-- > 0;) {
-      if (spare_[i].numel() != bytes) continue;
-      at::Tensor found = std::move(spare_[i]);
-      spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
-      return found;
+    largest_ = std::max(largest_, bytes);
+    auto best = spare_.end();
+    for (auto each = spare_.begin(); each != spare_.end(); ++each) {
+      // Of equal ones the last given back is the likeliest to be in a cache.
+      if (each->numel() >= bytes &&
+          (best == spare_.end() || each->numel() <= best->numel()))
+        best = each;
     }
-    // Buckets come in the same sizes step after step; when none fits they have changed, and
-    // what was kept for the old ones goes, one for one.
+    if (best != spare_.end()) {
+      const at::Tensor found = std::move(*best);
+      spare_.erase(best);
+      return found.narrow(0, 0, bytes);
+    }
+    // All are too small. One goes for each that is new, so that their number stays.
     if (!spare_.empty()) spare_.erase(spare_.begin());
   }
-  return empty_in_huge_pages(bytes, options);
+  return empty_in_huge_pages(bytes, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
 void BufferPool::give_back(at::Tensor memory) {
   if (!memory.is_cpu()) return;
+  const auto bytes = static_cast<int64_t>(memory.storage().nbytes());
   std::lock_guard lock(mutex_);
-  spare_.push_back(std::move(memory));
+  spare_.push_back(memory.as_strided({bytes}, {1}, 0));
+}
+
+void BufferPool::trim() {
+  std::lock_guard lock(mutex_);
+  const int64_t largest = std::exchange(largest_, 0);
+  if (largest == 0) return;
+  std::erase_if(spare_, [&](const at::Tensor& each) { return each.numel() > largest; });
 }
 
 }  // namespace brigade::base

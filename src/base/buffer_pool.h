@@ -8,18 +8,24 @@
 
 namespace brigade::base {
 
-// Thread-safe.
+// Keeps no more buffers than were taken at the same time. Thread-safe.
 class BufferPool {
  public:
-  // One dimension of bytes, with any content. On a device, where the allocator itself keeps
-  // memory and knows the streams, a new tensor each time.
+  // One dimension of bytes, with any content. The memory is the smallest spare buffer that
+  // is large enough, or new. On a device, where the allocator itself keeps memory and knows
+  // the streams, it is new each time.
   at::Tensor take(int64_t bytes, at::Device device);
-  // Only what nobody reads or writes any more: after an error, don't.
+  // REQUIRES: `memory` is what take() returned, and nobody reads or writes it any more.
+  // After an error do not give it back: a collective may still write there.
   void give_back(at::Tensor memory);
+  // Frees the spare buffers that are larger than all that was taken since the last call.
+  // The first buckets of a model are larger than those that come after.
+  void trim();
 
  private:
   std::mutex mutex_;
   std::vector<at::Tensor> spare_;
+  int64_t largest_ = 0;  // bytes that were taken at once since trim()
 };
 
 }  // namespace brigade::base

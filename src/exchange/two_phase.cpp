@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/all_to_others.h"
+#include "exchange/equal_messages.h"
 
 namespace brigade {
 namespace {
@@ -49,12 +50,12 @@ Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, Comm
   };
 
   const int64_t bytes = (ranks - 1) * chunks.message_bytes;
-  at::Tensor outgoing = spare_.take(bytes, values.device());
+  at::Tensor outgoing = pool_.take(bytes, values.device());
   others([&](int owner, int place) {
     codec.encode(chunks.of(values, owner), chunks.length, 1.0, residual_of(owner),
                  chunks.message(outgoing, place));
   });
-  at::Tensor incoming = spare_.take(bytes, values.device());
+  at::Tensor incoming = pool_.take(bytes, values.device());
   co_await engine::all_to_others(comm, outgoing, incoming);
 
   // The owner's own values take part as they are, with their residual.
@@ -66,18 +67,14 @@ Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, Comm
   if (lost.defined()) lost.div_(ranks);
   codec.encode(sum, chunks.length, 1.0 / ranks, lost, mean);
   if (lost.defined()) lost.mul_(ranks);
-  // Equal messages to all: Gloo's all-gather copies everything once more.
-  for (int place = 1; place < ranks - 1; ++place) {
-    chunks.message(outgoing, place).copy_(mean);
-  }
-  co_await engine::all_to_others(comm, outgoing, incoming);
+  co_await send_to_all_others(comm, outgoing, incoming);
 
   codec.decode(mean, chunks.length, sum);
   others([&](int owner, int place) {
     codec.decode(chunks.message(incoming, place), chunks.length, chunks.of(values, owner));
   });
-  spare_.give_back(std::move(outgoing));
-  spare_.give_back(std::move(incoming));
+  pool_.give_back(std::move(outgoing));
+  pool_.give_back(std::move(incoming));
 }
 
 Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& comm) {

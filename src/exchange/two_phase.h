@@ -33,7 +33,7 @@ class TwoPhase {
   Task<void> reduce_segment(at::Tensor values, at::Tensor residual, Comm& comm);
 
   const std::shared_ptr<const Codec> codec_;
-  base::BufferPool spare_;
+  base::BufferPool pool_;
 };
 
 }  // namespace brigade

@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "base/huge_pages.h"
-#include "zero/parcels.h"
-#include "zero/send.h"
-#include "zero/text.h"
+#include "exchange/flat_sender.h"
+#include "zero/group_checks.h"
+#include "zero/zero_state.h"
 
 namespace brigade::optim {
 namespace {
@@ -21,8 +21,10 @@ std::vector<at::Tensor> tensors_of(const NamedParameters& parameters) {
   return tensors;
 }
 
-// The largest first, each to the rank that has least; the lowest of several.
-std::vector<int> give_out(const NamedParameters& parameters, std::vector<int64_t> loads) {
+// Each parameter, the largest first, goes to the rank that has least; of several, to the
+// lowest. `loads`: what the ranks have already.
+std::vector<int> assign_owners(const NamedParameters& parameters,
+                               std::vector<int64_t> loads) {
   std::vector<size_t> order(parameters.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -50,7 +52,7 @@ std::vector<ZeroGroup> trained_by(const DdpCore& core, ShardFactory optimizer) {
 
 // ---- ZeroRedundancyOptimizer ------------------------------------------------------------
 
-struct ZeroRedundancyOptimizer::Flats : FlatSender {
+struct ZeroRedundancyOptimizer::Sender : FlatSender {
   using FlatSender::FlatSender;
 };
 
@@ -59,7 +61,7 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<ZeroGroup> groups,
     : group_(std::move(group)), options_(options) {
   if (groups.empty()) throw ConfigError("ZeRO got no parameters");
   check_groups(groups, group_, {}, {});
-  for (ZeroGroup& each : groups) take_in(std::move(each));
+  for (ZeroGroup& each : groups) add_unchecked(std::move(each));
   agree();
 }
 
@@ -82,14 +84,14 @@ void ZeroRedundancyOptimizer::add_group(ZeroGroup group) {
     }
   }
   check_groups({group}, group_, std::move(names), std::move(tensors));
-  take_in(std::move(group));
+  add_unchecked(std::move(group));
   agree();
 }
 
-void ZeroRedundancyOptimizer::take_in(ZeroGroup given) {
+void ZeroRedundancyOptimizer::add_unchecked(ZeroGroup given) {
   std::vector<int64_t> loads;
   for (int rank = 0; rank < group_.size(); ++rank) loads.push_back(share(rank));
-  const std::vector<int> owners = give_out(given.parameters, std::move(loads));
+  const std::vector<int> owners = assign_owners(given.parameters, std::move(loads));
   std::vector<at::Tensor> mine;
   for (size_t i = 0; i < owners.size(); ++i)
     if (owners[i] == group_.rank()) mine.push_back(given.parameters[i].second);
@@ -104,7 +106,7 @@ void ZeroRedundancyOptimizer::take_in(ZeroGroup given) {
   }
   groups_.push_back(
       {std::move(given.parameters), std::move(given.optimizer), std::move(local)});
-  if (flats_) flats_->forget();
+  if (sender_) sender_->clear();
 }
 
 void ZeroRedundancyOptimizer::agree() const {
@@ -148,8 +150,8 @@ void ZeroRedundancyOptimizer::step() {
   for (const at::Tensor& parameter : parameters_)
     if (parameter.grad().defined()) step_own(parameter, parameter.grad());
   if (group_.size() == 1) return;
-  lay_flat();
-  flats_->send();
+  prepare_sender();
+  sender_->send();
 }
 
 void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) const {
@@ -163,10 +165,10 @@ void ZeroRedundancyOptimizer::step_own(const at::Tensor& parameter,
   groups_[found->second.group].local->step_param(parameter, gradient);
 }
 
-void ZeroRedundancyOptimizer::lay_flat() {
-  if (!flats_) flats_ = std::make_unique<Flats>(group_);
-  if (!flats_->laid_out())
-    flats_->lay_out(parameters_, owners_, options_.parameters_as_bucket_view);
+void ZeroRedundancyOptimizer::prepare_sender() {
+  if (!sender_) sender_ = std::make_unique<Sender>(group_);
+  if (!sender_->laid_out())
+    sender_->lay_out(parameters_, owners_, options_.parameters_as_bucket_view);
 }
 
 // ---- options
@@ -208,8 +210,7 @@ OptimizerState ZeroRedundancyOptimizer::shard_state() const {
   return all;
 }
 
-// For the parameters that this rank has when they belong to `owners`.
-ZeroRedundancyOptimizer::Locals ZeroRedundancyOptimizer::fresh(
+ZeroRedundancyOptimizer::Locals ZeroRedundancyOptimizer::load_into_new(
     const OptimizerState& state, const std::vector<int>& owners) const {
   Locals locals;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -222,10 +223,10 @@ ZeroRedundancyOptimizer::Locals ZeroRedundancyOptimizer::fresh(
   return locals;
 }
 
-void ZeroRedundancyOptimizer::become(Locals locals, std::vector<int> owners) {
+void ZeroRedundancyOptimizer::adopt(Locals locals, std::vector<int> owners) {
   for (size_t g = 0; g < groups_.size(); ++g) groups_[g].local = std::move(locals[g]);
   owners_ = std::move(owners);
-  if (flats_) flats_->forget();
+  if (sender_) sender_->clear();
 }
 
 std::function<void()> ZeroRedundancyOptimizer::load_shards(
@@ -245,11 +246,11 @@ std::function<void()> ZeroRedundancyOptimizer::load_shards(
   } else {
     for (size_t i = 1; i < shards.size(); ++i) merge(state, shards[i]);
   }
-  return [this, locals = fresh(state, owners), owners] { become(locals, owners); };
+  return [this, locals = load_into_new(state, owners), owners] { adopt(locals, owners); };
 }
 
 void ZeroRedundancyOptimizer::load_state(const OptimizerState& whole) {
-  become(fresh(whole, owners_), owners_);
+  adopt(load_into_new(whole, owners_), owners_);
 }
 
 OptimizerState ZeroRedundancyOptimizer::consolidate(int to) const {
@@ -260,7 +261,7 @@ OptimizerState ZeroRedundancyOptimizer::consolidate(int to) const {
 void ZeroRedundancyOptimizer::assign(const std::vector<int>& owners) {
   TORCH_INTERNAL_ASSERT(owners.size() == owners_.size());
   if (owners == owners_) return;
-  Parcels parcels;
+  std::map<int, OptimizerState> by_rank;
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::map<int, NamedParameters> by_owner;
     for (const auto& [name, parameter] : share_of(groups_[g], owners_)) {
@@ -268,12 +269,13 @@ void ZeroRedundancyOptimizer::assign(const std::vector<int>& owners) {
       by_owner[owners[index]].emplace_back(name, parameter);
     }
     for (const auto& [to, parameters] : by_owner) {
-      merge(parcels[to], with_prefix(group_prefix(g), groups_[g].local->state(parameters)));
+      merge(by_rank[to], with_prefix(group_prefix(g), groups_[g].local->state(parameters)));
     }
   }
-  OptimizerState state = exchange_parcels(group_, parcels, parameters_.front().device());
+  OptimizerState state =
+      exchange_optimizer_states(group_, std::move(by_rank), parameters_.front().device());
   merge(state, shard_state());  // options, where nobody has sent anything
-  become(fresh(state, owners), owners);
+  adopt(load_into_new(state, owners), owners);
 }
 
 }  // namespace brigade::optim

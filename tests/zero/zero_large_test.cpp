@@ -1,7 +1,5 @@
 // Parameters that are large enough to be sent from and to where they are.
 #include "brigade/brigade.h"
-#include "zero/flat.h"
-#include "zero/pieces.h"
 #include "zero/zero_models.h"
 
 namespace brigade::testing {
@@ -134,27 +132,6 @@ TEST(ZeroLarge, TheReduceScatterFormMovesWhatAnAllReduceMoves) {
                   share * static_cast<double>(traffic.bytes_before),
                   0.01 * static_cast<double>(traffic.bytes_before));
     });
-  }
-}
-
-TEST(ZeroLarge, PiecesLieInTheOrderOfTheRanksAndAreAsEvenAsCanBe) {
-  for (const int ranks : {1, 2, 3, 5, 8}) {
-    std::vector<int64_t> left_over(static_cast<size_t>(ranks));
-    for (size_t index = 0; index < static_cast<size_t>(2 * ranks); ++index) {
-      for (const int64_t n : {0, 1, 2, 7, 40, 41}) {
-        int64_t end = 0;
-        for (int rank = 0; rank < ranks; ++rank) {
-          const Range range = piece_of(n, index, rank, ranks);
-          ASSERT_EQ(range.begin, end);
-          ASSERT_GE(range.length, n / ranks);
-          ASSERT_LE(range.length, (n + ranks - 1) / ranks);
-          end += range.length;
-          if (n == 1) left_over[static_cast<size_t>(rank)] += range.length;
-        }
-        ASSERT_EQ(end, n);
-      }
-    }
-    for (const int64_t each : left_over) EXPECT_EQ(each, 2);
   }
 }
 

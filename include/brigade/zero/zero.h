@@ -189,15 +189,17 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
     size_t index = 0;  // in parameters_
     size_t group = 0;
   };
-  struct Flats;
+  struct Sender;
   using Locals = std::vector<std::shared_ptr<ShardOptimizer>>;
 
-  void take_in(ZeroGroup group);
+  void add_unchecked(ZeroGroup group);
   void agree() const;
   NamedParameters share_of(const Group& group, const std::vector<int>& owners) const;
-  Locals fresh(const OptimizerState& state, const std::vector<int>& owners) const;
-  void become(Locals locals, std::vector<int> owners);
-  void lay_flat();
+  // New optimizers, with this state, of what this rank has if parameters belong to
+  // `owners`.
+  Locals load_into_new(const OptimizerState& state, const std::vector<int>& owners) const;
+  void adopt(Locals locals, std::vector<int> owners);
+  void prepare_sender();
 
   std::vector<Group> groups_;
   const ProcessGroup group_;
@@ -205,8 +207,8 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   std::vector<at::Tensor> parameters_;
   std::vector<int> owners_;  // by index
   std::unordered_map<const c10::TensorImpl*, Place> places_;
-  std::unique_ptr<Flats> flats_;  // null: to be made
-  DdpCore::Watch model_;          // if it is known
+  std::unique_ptr<Sender> sender_;  // null: to be made
+  DdpCore::Watch model_;            // if it is known
 };
 
 }  // namespace brigade::optim

@@ -58,7 +58,7 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
 
 // The hook "zero": reduce-scatter of a bucket, a step of the shard, all-gather of the
 // parameters. Every rank owns 1/ranks of every parameter, whatever bucket it is in, so
-// nothing moves when buckets change; the optimizer sees flat pieces of parameters, and must
+// nothing moves when buckets change; the optimizer sees flat shards of parameters, and must
 // be one whose step of an element depends on that element only: all of brigade::optim are.
 class ZeroHook : public Hook, public ShardedOptimizer {
  public:

@@ -1,4 +1,4 @@
-// ZeRO's hooks for a model that somebody else drives, Python's DDP for instance.
+// Makes ZeRO's hooks for a model that a DdpCore does not drive, such as Python's DDP.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,29 +1,29 @@
-#include "zero/parcels.h"
+#include "exchange/state_transport.h"
 
 #include <ATen/ATen.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-namespace brigade::optim {
+namespace brigade {
 namespace {
 
-// A list of texts as one: each with its length before it.
-class Writer {
+// Writes a list of texts as one: each with its length before it.
+class ListWriter {
  public:
-  Writer& add(const std::string& text) {
+  ListWriter& add(const std::string& text) {
     text_ += std::to_string(text.size()) + ":" + text;
     return *this;
   }
-  Writer& add(int64_t number) { return add(std::to_string(number)); }
+  ListWriter& add(int64_t number) { return add(std::to_string(number)); }
   const std::string& text() const { return text_; }
 
  private:
   std::string text_;
 };
 
-class Reader {
+class ListReader {
  public:
-  explicit Reader(const std::string& text) : text_(text) {}
+  explicit ListReader(const std::string& text) : text_(text) {}
   bool more() const { return at_ < text_.size(); }
   std::string text() {
     const size_t colon = text_.find(':', at_);
@@ -46,13 +46,13 @@ struct Announced {
   std::vector<int64_t> sizes;
 };
 
-std::string announce(const Parcels& parcels) {
-  Writer out;
-  for (const auto& [to, parcel] : parcels) {
-    out.add(to).add(static_cast<int64_t>(parcel.values.size()));
-    for (const auto& [key, value] : parcel.values) out.add(key).add(value);
-    out.add(static_cast<int64_t>(parcel.tensors.size()));
-    for (const auto& [key, tensor] : parcel.tensors) {
+std::string announce(const StateByRank& states) {
+  ListWriter out;
+  for (const auto& [to, state] : states) {
+    out.add(to).add(static_cast<int64_t>(state.values.size()));
+    for (const auto& [key, value] : state.values) out.add(key).add(value);
+    out.add(static_cast<int64_t>(state.tensors.size()));
+    for (const auto& [key, tensor] : state.tensors) {
       out.add(key).add(static_cast<int64_t>(tensor.scalar_type())).add(tensor.dim());
       for (const int64_t size : tensor.sizes()) out.add(size);
     }
@@ -60,12 +60,12 @@ std::string announce(const Parcels& parcels) {
   return out.text();
 }
 
-// The tensors announced by one rank, in the order in which it sends them; the values for
-// `me` go into `state`.
+// Returns the tensors announced by one rank, in the order in which it sends them. The
+// values for `me` go into `state`.
 std::vector<Announced> read_announced(const std::string& text, int me,
-                                      OptimizerState& state) {
+                                      TransportedState& state) {
   std::vector<Announced> all;
-  for (Reader in(text); in.more();) {
+  for (ListReader in(text); in.more();) {
     const int to = static_cast<int>(in.number());
     for (int64_t left = in.number(); left > 0; --left) {
       std::string key = in.text(), value = in.text();
@@ -83,10 +83,10 @@ std::vector<Announced> read_announced(const std::string& text, int me,
   return all;
 }
 
-// Gloo sends host memory, NCCL the device's.
-class Post {
+// Sends tensors from rank to rank: Gloo sends host memory, NCCL the device's.
+class StateTransport {
  public:
-  explicit Post(const ProcessGroup& group)
+  explicit StateTransport(const ProcessGroup& group)
       : group_(group), on_host_(group.backend() != "nccl") {}
 
   void send(const at::Tensor& tensor, int to) const {
@@ -114,45 +114,24 @@ class Post {
 
 }  // namespace
 
-OptimizerState exchange_parcels(const ProcessGroup& group, const Parcels& mine,
-                                at::Device device) {
+TransportedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
+                                 at::Device device) {
   const int me = group.rank();
-  OptimizerState state;
+  TransportedState state;
   if (const auto own = mine.find(me); own != mine.end())
     state.tensors = own->second.tensors;
   const auto texts = group.gather_texts("optimizer state", announce(mine));
-  const Post post(group);
+  const StateTransport transport(group);
   // One after the other, in an order that all ranks have.
   for (int from = 0; from < group.size(); ++from) {
     for (const Announced& each :
          read_announced(texts[static_cast<size_t>(from)], me, state)) {
       if (each.to == from) continue;
-      if (from == me) post.send(mine.at(each.to).tensors.at(each.key), each.to);
-      if (each.to == me) state.tensors[each.key] = post.receive(each, from, device);
+      if (from == me) transport.send(mine.at(each.to).tensors.at(each.key), each.to);
+      if (each.to == me) state.tensors[each.key] = transport.receive(each, from, device);
     }
   }
   return state;
 }
 
-void merge(OptimizerState& into, OptimizerState from) {
-  into.tensors.merge(from.tensors);
-  into.values.merge(from.values);
-}
-
-OptimizerState with_prefix(const std::string& prefix, const OptimizerState& state) {
-  OptimizerState out;
-  for (const auto& [key, tensor] : state.tensors) out.tensors[prefix + key] = tensor;
-  for (const auto& [key, value] : state.values) out.values[prefix + key] = value;
-  return out;
-}
-
-OptimizerState without_prefix(const std::string& prefix, const OptimizerState& state) {
-  OptimizerState out;
-  for (const auto& [key, tensor] : state.tensors)
-    if (key.starts_with(prefix)) out.tensors[key.substr(prefix.size())] = tensor;
-  for (const auto& [key, value] : state.values)
-    if (key.starts_with(prefix)) out.values[key.substr(prefix.size())] = value;
-  return out;
-}
-
-}  // namespace brigade::optim
+}  // namespace brigade

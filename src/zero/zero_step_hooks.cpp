@@ -1,5 +1,4 @@
-#include "brigade/zero/zero_hooks.h"
-
+// hook_with_zero_step and hook_with_zero_step_interleaved.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -7,9 +6,10 @@
 #include <mutex>
 #include <numeric>
 
+#include "brigade/zero/zero_hooks.h"
+#include "exchange/flat_buffer.h"
 #include "optim/step_hook.h"
-#include "zero/flat.h"
-#include "zero/step.h"
+#include "zero/hook_factories.h"
 
 namespace brigade::optim {
 namespace {
@@ -142,11 +142,12 @@ class ZeroStepHook : public StepHook {
         by_parameter[item.parameter.unsafeGetTensorImpl()] = std::move(alone);
       }
     }
-    const auto step = [&](const Flat& flat) {
-      for (const at::Tensor& parameter : flat.parameters)
+    const auto step = [&](const FlatBuffer& buffer) {
+      for (const at::Tensor& parameter : buffer.parameters)
         finish(by_parameter.at(parameter.unsafeGetTensorImpl()));
     };
-    co_await share_flats(make_flats(owned, owners, INT64_MAX, kInPlaceBytes), comm, step);
+    co_await share_flat_buffers(make_flat_buffers(owned, owners, INT64_MAX, kInPlaceBytes),
+                                comm, step);
   }
 
   const Zero zero_;

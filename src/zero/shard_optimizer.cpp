@@ -1,4 +1,4 @@
-// What steps a share: brigade's optimizers, and torch's.
+// The optimizers that step one rank's share: brigade's and torch's.
 #include <ATen/ATen.h>
 
 #include "brigade/optim/functional.h"
@@ -36,8 +36,8 @@ class FunctionalShard : public ShardOptimizer {
   const std::shared_ptr<Optimizer> optimizer_;
 };
 
-// torch's optimizers take a gradient from the parameter, where the Reducer may be writing
-// it at the same time: so they get other tensors with the same memory.
+// An optimizer of torch takes the gradient from the parameter's grad(), which the Reducer
+// may be writing at the same time. So it gets other tensors with the same memory.
 class TorchShard : public ShardOptimizer {
  public:
   using Make = std::function<std::shared_ptr<torch::optim::Optimizer>(

@@ -1,34 +1,10 @@
-#include "zero/text.h"
+#include "zero/group_checks.h"
 
 #include <ATen/ATen.h>
 
 #include <sstream>
 
-#include "zero/parcels.h"
-
 namespace brigade::optim {
-
-std::string group_prefix(size_t group) { return "group." + std::to_string(group) + "/"; }
-
-std::string names_of(const NamedParameters& parameters) {
-  std::string text;
-  for (const auto& [name, tensor] : parameters) text += (text.empty() ? "" : "\n") + name;
-  return text;
-}
-
-void check_names(const OptimizerState& state, const NamedParameters& here) {
-  const auto found = state.values.find(kNamesKey);
-  if (found == state.values.end())
-    throw ConfigError("ZeRO: the state has no such group of parameters");
-  const std::string mine = names_of(here);
-  if (found->second == mine) return;
-  std::istringstream theirs(found->second), ours(mine);
-  std::string there, name;
-  while (std::getline(ours, name) && std::getline(theirs, there) && name == there) {
-  }
-  throw ConfigError("ZeRO: the state is of other parameters: '" + there +
-                    "' there, where '" + name + "' is here");
-}
 
 void agree_on_groups(const ProcessGroup& group, const std::string& description) {
   group.agree_on("ZeRO optimizers", description,
@@ -72,16 +48,6 @@ void check_root(int to, const ProcessGroup& group) {
   if (to >= 0 && to < group.size()) return;
   throw ConfigError("ZeRO: consolidate to rank " + std::to_string(to) + ", but there are " +
                     std::to_string(group.size()) + " ranks, from 0 on");
-}
-
-OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to) {
-  OptimizerState parcel = mine;
-  parcel.values.erase(kOwnersKey);
-  if (group.rank() == to) {
-    for (auto& [key, tensor] : parcel.tensors) tensor = tensor.detach().clone().cpu();
-  }
-  OptimizerState whole = exchange_parcels(group, {{to, parcel}}, at::kCPU);
-  return group.rank() == to ? whole : OptimizerState{};
 }
 
 }  // namespace brigade::optim

@@ -1,26 +1,26 @@
-// Reduce-scatter, step, all-gather.
+// apply_zero_in_backward: the hook "zero", which steps each bucket between a reduce-scatter
+// and an all-gather.
 #include <ATen/ATen.h>
 
 #include <mutex>
 #include <set>
 
 #include "brigade/zero/zero_hooks.h"
-#include "engine/all_to_others.h"
 #include "engine/average.h"
-#include "zero/in_place.h"
-#include "zero/messages.h"
-#include "zero/parcels.h"
-#include "zero/pieces.h"
-#include "zero/step.h"
-#include "zero/text.h"
+#include "exchange/sharded_exchange.h"
+#include "optim/step_hook.h"
+#include "zero/group_checks.h"
+#include "zero/hook_factories.h"
+#include "zero/shard_state.h"
+#include "zero/zero_state.h"
 
 namespace brigade::optim {
 namespace {
 
 class ZeroHookImpl : public ZeroHook {
  public:
-  // `owns_gradients`: nobody writes reduced gradients into the parameters' grad() but this
-  // hook.
+  // `owns_gradients`: nobody except this hook writes reduced gradients into the parameters'
+  // grad().
   ZeroHookImpl(std::vector<ZeroGroup> groups, ProcessGroup group, bool owns_gradients)
       : group_(std::move(group)), owns_gradients_(owns_gradients) {
     for (ZeroGroup& given : groups) {
@@ -33,7 +33,7 @@ class ZeroHookImpl : public ZeroHook {
     }
     std::string text;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      groups_[g].local = groups_[g].factory(tensors_of(share_of(g)));
+      groups_[g].local = groups_[g].factory(tensors_of(shards_of(g)));
       text += describe(groups_[g].parameters, groups_[g].local->fingerprint());
     }
     agree_on_groups(group_, text);
@@ -47,9 +47,8 @@ class ZeroHookImpl : public ZeroHook {
   }
   void begin_pass(const HookPass& pass) override {
     pass_ = pass;
-    messages_.trim();
+    exchange_.begin_pass();
   }
-  void reset() override { messages_.forget(); }  // the optimizers stay as they are
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
   // ---- ShardedOptimizer
@@ -59,7 +58,7 @@ class ZeroHookImpl : public ZeroHook {
                                     int saved_ranks) override;
   OptimizerState consolidate(int to) const override;
   void load_state(const OptimizerState& whole) override {
-    become(fresh(cut_pieces(flatten_state(whole, parameters_), parameters_, me())));
+    adopt(load_into_new(cut_shards(flatten_state(whole, parameters_), parameters_, me())));
   }
   void set_lr(double lr) override {
     for (Group& each : groups_) each.local->set_lr(lr);
@@ -81,49 +80,42 @@ class ZeroHookImpl : public ZeroHook {
     for (const auto& [name, tensor] : parameters) tensors.push_back(tensor);
     return tensors;
   }
-  // This rank's pieces, by the names of their parameters.
-  NamedParameters share_of(size_t group) const {
+  // This rank's shards, by the names of their parameters.
+  NamedParameters shards_of(size_t group) const {
     NamedParameters share;
-    for (const CutParameter& each : parameters_) {
+    for (const ShardedParameter& each : parameters_) {
       if (each.group() != group || each.range(me()).length == 0) continue;
-      share.emplace_back(each.name(), each.piece(me()));
+      share.emplace_back(each.name(), each.shard(me()));
     }
     return share;
   }
-  Locals fresh(const OptimizerState& state) const;
-  void become(Locals locals) {
+  Locals load_into_new(const OptimizerState& state) const;
+  void adopt(Locals locals) {
     for (size_t g = 0; g < groups_.size(); ++g) groups_[g].local = std::move(locals[g]);
   }
 
-  std::vector<PieceLayout::Item> pieces_of(const std::vector<BucketItem>& items) const;
+  std::vector<ShardedItem> sharded(const std::vector<BucketItem>& items) const;
   void keep_gradients(std::vector<BucketItem>& items, const at::Tensor& buffer) const;
-  void step(const PieceLayout::Item& item, const at::Tensor& gradient);
-  void step_whole(const std::vector<PieceLayout::Item>& items, const at::Tensor& buffer);
-  Task<void> step_shared(std::vector<PieceLayout::Item> items, at::Tensor buffer,
-                         Comm& comm);
-  Task<void> step_together(PieceLayout layout, at::Tensor buffer, at::Tensor memory,
-                           Comm& comm);
-  Task<void> step_alone(PieceLayout::Item item, InPlace exchange, at::Tensor memory,
-                        Comm& comm);
+  void step(const ShardedItem& item, const at::Tensor& gradient);
+  void step_whole(const std::vector<ShardedItem>& items, const at::Tensor& buffer);
 
   std::vector<Group> groups_;
   const ProcessGroup group_;
   const bool owns_gradients_;
-  std::vector<CutParameter> parameters_;
+  std::vector<ShardedParameter> parameters_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   HookPass pass_;
   std::mutex stepping_;  // buckets may be at different stations
-  MessageMemory messages_;
+  ShardedExchange exchange_;
 };
 
-std::vector<PieceLayout::Item> ZeroHookImpl::pieces_of(
-    const std::vector<BucketItem>& items) const {
-  std::vector<PieceLayout::Item> pieces;
+std::vector<ShardedItem> ZeroHookImpl::sharded(const std::vector<BucketItem>& items) const {
+  std::vector<ShardedItem> sharded;
   for (const BucketItem& item : items) {
     const size_t index = index_of_.at(item.parameter.unsafeGetTensorImpl());
-    pieces.push_back({&parameters_[index], item.offset, item.used});
+    sharded.push_back({&parameters_[index], item.offset, item.used});
   }
-  return pieces;
+  return sharded;
 }
 
 Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
@@ -139,100 +131,21 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
     co_return buffer;
   }
   if (owns_gradients_) {
-    // They are in the bucket; their memory is free for gradients that are still to come.
+    // The gradients are in the bucket; their own memory is free for those to come.
     for (BucketItem& item : items) item.parameter.mutable_grad() = at::Tensor();
   }
   if (comm.size() == 1) {
-    step_whole(pieces_of(items), buffer);
+    step_whole(sharded(items), buffer);
   } else {
-    co_await step_shared(pieces_of(items), buffer, comm);
+    const auto change = [this](const ShardedItem& item, const at::Tensor& mean) {
+      step(item, mean);
+    };
+    co_await exchange_.run(sharded(items), buffer, change, comm);
   }
   co_return buffer;
 }
 
-// Large parameters one by one, side by side; small ones in common messages.
-Task<void> ZeroHookImpl::step_shared(std::vector<PieceLayout::Item> items,
-                                     at::Tensor buffer, Comm& comm) {
-  std::vector<PieceLayout::Item> large, small;
-  for (const PieceLayout::Item& item : items)
-    (InPlace::pays(*item.parameter) ? large : small).push_back(item);
-  std::vector<InPlace> in_place;
-  int64_t needed = 0;
-  for (const PieceLayout::Item& item : large) {
-    const int64_t length = item.parameter->parameter().numel();
-    in_place.emplace_back(*item.parameter, buffer.narrow(0, item.offset, length), me());
-    needed += in_place.back().scratch();
-  }
-  const PieceLayout layout(std::move(small), comm.size(), me());
-  const int64_t together = 2 * comm.size() * layout.length();
-
-  // A thread may wait here: those inside are earlier buckets, which have gone on to later
-  // stations, and they are the same on every rank. With NCCL a bucket is out at once.
-  MessageMemory::Lent lent(messages_);
-  const at::Tensor memory = lent.take(together + needed, buffer.options());
-  if (large.empty()) {
-    co_await step_together(layout, buffer, memory, comm);
-    co_return;
-  }
-  std::vector<at::Tensor> scratch;
-  int64_t at = together;
-  for (const InPlace& each : in_place) {
-    scratch.push_back(memory.narrow(0, at, each.scratch()));
-    at += each.scratch();
-  }
-  const auto lanes = static_cast<int>(large.size());
-  co_await comm.split(layout.length() > 0 ? lanes + 1 : lanes, [&](int index, Comm& lane) {
-    if (index == lanes)
-      return step_together(layout, buffer, memory.narrow(0, 0, together), lane);
-    const auto i = static_cast<size_t>(index);
-    return step_alone(large[i], in_place[i], scratch[i], lane);
-  });
-}
-
-Task<void> ZeroHookImpl::step_alone(PieceLayout::Item item, InPlace exchange,
-                                    at::Tensor memory, Comm& comm) {
-  const at::Tensor mean = co_await exchange.reduce_scatter(memory, comm);
-  step(item, mean);
-  co_await exchange.all_gather(memory, comm);
-}
-
-Task<void> ZeroHookImpl::step_together(PieceLayout layout, at::Tensor buffer,
-                                       at::Tensor memory, Comm& comm) {
-  const int64_t half = memory.numel() / 2;
-  at::Tensor out = memory.narrow(0, 0, half), in = memory.narrow(0, half, half);
-
-  // A reduce-scatter that leaves this rank's own part where it is.
-  layout.read_gradients(buffer, out);
-  // First for small types, so that no sum overflows; else where there is less to do.
-  const bool divided = buffer.element_size() < 4;
-  if (divided) layout.others(out).div_(comm.size());
-  co_await engine::all_to_others(comm, layout.others(out), layout.others(in));
-  at::Tensor mine = layout.chunk(out, me());
-  layout.average(buffer, in, divided, mine);
-  int64_t at = 0;
-  for (const PieceLayout::Item& item : layout.items()) {
-    const int64_t length = item.parameter->range(me()).length;
-    step(item, mine.narrow(0, at, length));
-    at += length;
-  }
-
-  if (comm.backend() == "nccl") {
-    layout.read(mine);
-    co_await comm.all_gather(mine, in);
-    layout.write(
-        [&](int rank) { return in.narrow(0, rank * layout.length(), layout.length()); });
-  } else {
-    // Equal messages to all: Gloo's all-gather copies everything once more.
-    at::Tensor message = out.narrow(0, 0, layout.length());
-    layout.read(message);
-    for (int place = 1; place < comm.size() - 1; ++place)
-      out.narrow(0, place * layout.length(), layout.length()).copy_(message);
-    co_await engine::all_to_others(comm, layout.others(out), layout.others(in));
-    layout.write([&](int rank) { return layout.chunk(in, rank); });
-  }
-}
-
-// A pass whose gradients are not complete: nothing steps, and they stay.
+// For a pass that leaves gradients incomplete: nothing steps, and they stay.
 void ZeroHookImpl::keep_gradients(std::vector<BucketItem>& items,
                                   const at::Tensor& buffer) const {
   for (BucketItem& item : items) {
@@ -241,17 +154,17 @@ void ZeroHookImpl::keep_gradients(std::vector<BucketItem>& items,
   }
 }
 
-void ZeroHookImpl::step(const PieceLayout::Item& item, const at::Tensor& gradient) {
-  const at::Tensor& piece = item.parameter->piece(me());
-  if (!item.used || piece.numel() == 0) return;
+void ZeroHookImpl::step(const ShardedItem& item, const at::Tensor& gradient) {
+  const at::Tensor& shard = item.parameter->shard(me());
+  if (!item.used || shard.numel() == 0) return;
   std::lock_guard lock(stepping_);
-  groups_[item.parameter->group()].local->step_param(piece, gradient);
+  groups_[item.parameter->group()].local->step_param(shard, gradient);
 }
 
-// Alone: a parameter is one piece.
-void ZeroHookImpl::step_whole(const std::vector<PieceLayout::Item>& items,
+// With one rank a parameter is one shard.
+void ZeroHookImpl::step_whole(const std::vector<ShardedItem>& items,
                               const at::Tensor& buffer) {
-  for (const PieceLayout::Item& item : items)
+  for (const ShardedItem& item : items)
     step(item, buffer.narrow(0, item.offset, item.parameter->parameter().numel()));
 }
 
@@ -260,21 +173,21 @@ void ZeroHookImpl::step_whole(const std::vector<PieceLayout::Item>& items,
 OptimizerState ZeroHookImpl::shard_state() const {
   OptimizerState all;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    OptimizerState state = groups_[g].local->state(share_of(g));
+    OptimizerState state = groups_[g].local->state(shards_of(g));
     state.values[kNamesKey] = names_of(groups_[g].parameters);
     merge(all, with_prefix(group_prefix(g), state));
   }
   return all;
 }
 
-ZeroHookImpl::Locals ZeroHookImpl::fresh(const OptimizerState& state) const {
+ZeroHookImpl::Locals ZeroHookImpl::load_into_new(const OptimizerState& state) const {
   Locals locals;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const OptimizerState of_group = without_prefix(group_prefix(g), state);
     check_names(of_group, groups_[g].parameters);
-    const NamedParameters share = share_of(g);
-    locals.push_back(groups_[g].factory(tensors_of(share)));
-    locals.back()->load_state(of_group, share);
+    const NamedParameters shards = shards_of(g);
+    locals.push_back(groups_[g].factory(tensors_of(shards)));
+    locals.back()->load_state(of_group, shards);
   }
   return locals;
 }
@@ -284,8 +197,8 @@ std::function<void()> ZeroHookImpl::load_shards(const std::vector<OptimizerState
   if (shards.empty()) throw ConfigError("ZeRO: there is no state to load");
   OptimizerState mine = shards.front();
   if (saved_ranks != group_.size())
-    mine = cut_pieces(join_pieces(shards, parameters_), parameters_, me());
-  return [this, locals = fresh(mine)] { become(locals); };
+    mine = cut_shards(join_shards(shards, parameters_), parameters_, me());
+  return [this, locals = load_into_new(mine)] { adopt(locals); };
 }
 
 OptimizerState ZeroHookImpl::consolidate(int to) const {
@@ -297,7 +210,7 @@ OptimizerState ZeroHookImpl::consolidate(int to) const {
   std::vector<OptimizerState> shards;
   for (int rank = 0; rank < group_.size(); ++rank)
     shards.push_back(without_prefix(prefix(rank), all));
-  return shape_state(join_pieces(shards, parameters_), parameters_);
+  return shape_state(join_shards(shards, parameters_), parameters_);
 }
 
 // ---- making it --------------------------------------------------------------------------

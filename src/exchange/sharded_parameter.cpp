@@ -1,0 +1,62 @@
+#include "exchange/sharded_parameter.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "exchange/flat_buffer.h"
+#include "kernels/mean.h"
+
+namespace brigade {
+
+ShardRange shard_range(int64_t n, size_t index, int rank, int ranks) {
+  // Ranks `first`, `first` + 1, …, as many as are left over, have one element more.
+  const int64_t each = n / ranks, over = n % ranks;
+  const auto first = static_cast<int64_t>(index % static_cast<size_t>(ranks));
+  const auto begin = [&](int64_t of) {
+    const int64_t longer = std::clamp<int64_t>(of - first, 0, over) +
+                           std::clamp<int64_t>(first + over - ranks, 0, of);
+    return of * each + longer;
+  };
+  return {begin(rank), begin(rank + 1) - begin(rank)};
+}
+
+ShardedParameter::ShardedParameter(std::string name, at::Tensor parameter, size_t index,
+                                   size_t group, int ranks)
+    : name_(std::move(name)),
+      parameter_(std::move(parameter)),
+      index_(index),
+      group_(group),
+      shards_(static_cast<size_t>(ranks)) {
+  const at::Tensor flat = flat_view(parameter_);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ShardRange range = this->range(rank);
+    shards_[static_cast<size_t>(rank)] = flat.narrow(0, range.begin, range.length);
+  }
+}
+
+const at::Tensor& ShardedParameter::shard(int rank) const {
+  const at::Tensor& shard = shards_[static_cast<size_t>(rank)];
+  if (!shard.is_alias_of(parameter_)) {
+    // Somebody gave the parameter other memory. The optimizer knows the shard by its
+    // identity, which stays.
+    const ShardRange range = this->range(rank);
+    at::Tensor(shard).set_data(flat_view(parameter_).narrow(0, range.begin, range.length));
+  }
+  return shard;
+}
+
+void mean_of_shards(const std::vector<at::Tensor>& by_rank, bool divided, at::Tensor mean) {
+  const auto ranks = static_cast<int64_t>(by_rank.size());
+  if (mean.is_cpu() && mean.scalar_type() == at::kFloat && !divided) {
+    std::vector<const float*> parts;
+    for (const at::Tensor& part : by_rank) parts.push_back(part.const_data_ptr<float>());
+    kernels::mean(parts, static_cast<size_t>(mean.numel()), mean.mutable_data_ptr<float>());
+    return;
+  }
+  at::Tensor sum = by_rank.front().clone();
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
+  mean.copy_(divided ? sum : sum.div_(ranks));
+}
+
+}  // namespace brigade

@@ -1,0 +1,33 @@
+// The state of ZeRO's optimizers: its keys, and how it comes together from all ranks.
+#pragma once
+#include <map>
+#include <string>
+
+#include "brigade/optim/optimizer.h"
+#include "brigade/process_group.h"
+
+namespace brigade::optim {
+
+// Keys beside those that the optimizer of a group uses.
+inline constexpr const char* kNamesKey = "parameters";  // all of the group's
+inline constexpr const char* kOwnersKey = "owners";     // of all parameters, by index
+
+std::string group_prefix(size_t group);
+std::string names_of(const NamedParameters& parameters);
+// Throws ConfigError unless the state, of one group, is of these parameters.
+void check_names(const OptimizerState& state, const NamedParameters& here);
+
+// Adds what is not there yet.
+void merge(OptimizerState& into, OptimizerState from);
+// Puts `prefix` before each key; or takes the keys that have it, without it.
+OptimizerState with_prefix(const std::string& prefix, const OptimizerState& state);
+OptimizerState without_prefix(const std::string& prefix, const OptimizerState& state);
+
+// Collective. exchange_states (exchange/state_transport.h) for the state of optimizers.
+OptimizerState exchange_optimizer_states(const ProcessGroup& group,
+                                         std::map<int, OptimizerState> mine,
+                                         at::Device device);
+// Collective. All ranks' states in one on rank `to`, in host memory, copied.
+OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to);
+
+}  // namespace brigade::optim
