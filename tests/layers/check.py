@@ -96,15 +96,24 @@ def complaints(root):
                 yield f"{where}: kernels know no torch, and {name} is"
 
 
+def said_to_know(readme):
+    """The layers that the sentence "May know ..." of a README names."""
+    found = re.search(r"\*\*May know\*\*([^.;:]*)", readme)
+    return set(re.findall(r"`(\w+)`", found[1])) if found else None
+
+
 def undescribed(root):
-    """Every folder of src/ is a layer of the table, has a README, and stands in the drawing of the layers."""
+    """Every folder of src/ is a layer of the table, has a README that says the same, and stands in the drawing of the layers."""
     drawing = root / "docs/images/layers.svg"
     drawn = re.findall(r'class="name"[^>]*>([^<]+)<', drawing.read_text()) if drawing.exists() else []
     for folder in sorted(path for path in (root / "src").iterdir() if path.is_dir()):
         if folder.name not in ALLOWED:
             yield f"src/{folder.name}: tests/layers/check.py does not say what it may include"
-        if not (folder / "README.md").exists():
+        readme = folder / "README.md"
+        if not readme.exists():
             yield f"src/{folder.name}: it has no README.md (what lives here, what it may know, where to begin)"
+        elif said_to_know(readme.read_text()) != ALLOWED.get(folder.name):
+            yield f"src/{folder.name}: what its README.md says after **May know** is not what tests/layers/check.py has"
         if folder.name not in drawn:
             yield f"src/{folder.name}: it is not in docs/images/layers.svg"
 

@@ -53,13 +53,13 @@ class LayerCheck(unittest.TestCase):
 
 
 class Described(unittest.TestCase):
-    def undescribed(self, folder, readme=True, drawn=True):
+    def undescribed(self, folder, readme="**May know** `base`, `group` and `torch_port`; no `codec`.", drawn=True):
         with tempfile.TemporaryDirectory() as root:
             root = pathlib.Path(root)
             (root / "src" / folder).mkdir(parents=True)
             (root / "docs/images").mkdir(parents=True)
             if readme:
-                (root / "src" / folder / "README.md").touch()
+                (root / "src" / folder / "README.md").write_text(readme)
             text = f'<text class="name" x="1">{folder}</text>' if drawn else ""
             (root / "docs/images/layers.svg").write_text(text)
             return list(check.undescribed(root))
@@ -68,15 +68,21 @@ class Described(unittest.TestCase):
         self.assertEqual(self.undescribed("engine"), [])
 
     def test_a_folder_without_a_readme_is_named(self):
-        found = self.undescribed("engine", readme=False)
+        found = self.undescribed("engine", readme="")
         self.assertEqual(len(found), 1)
         self.assertTrue(found[0].startswith("src/engine: it has no README.md"), found[0])
+
+    def test_a_readme_that_says_something_else_is_named(self):
+        for readme in ("**May know** `base` and `codec`.", "# engine"):
+            found = self.undescribed("engine", readme=readme)
+            self.assertEqual(len(found), 1)
+            self.assertIn("**May know**", found[0])
 
     def test_a_folder_that_is_not_drawn_is_named(self):
         self.assertEqual(self.undescribed("engine", drawn=False), ["src/engine: it is not in docs/images/layers.svg"])
 
     def test_a_folder_that_is_no_layer_is_named(self):
-        self.assertEqual(len(self.undescribed("utils")), 1)
+        self.assertIn("src/utils: tests/layers/check.py does not say what it may include", self.undescribed("utils"))
 
 
 if __name__ == "__main__":
