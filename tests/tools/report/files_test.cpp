@@ -11,6 +11,7 @@
 
 #include "base/atomic_file.h"
 #include "brigade/error.h"
+#include "common/number_text.h"
 #include "common/terminal.h"
 #include "report/metrics.h"
 #include "report/report.h"

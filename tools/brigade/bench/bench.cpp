@@ -2,17 +2,19 @@
 // result verified in the same run.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 
+#include "bench/pytorch.h"
 #include "bench/reduction.h"
-#include "bench/torch.h"
-#include "brigade/launch.h"
+#include "common/answers.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/number_text.h"
 #include "common/quantities.h"
-#include "common/team.h"
+#include "common/shaped_link.h"
 #include "common/terminal.h"
 
 namespace brigade::tool {
@@ -97,12 +99,11 @@ std::string line_of(const json& row, const Terminal& terminal) {
 }
 
 // In a worker, for all sizes and hooks.
-void measure(const ProcessGroup& group, at::Device device, const BenchOptions& options,
-             const Answers& answers) {
+void measure(const Worker& worker, const BenchOptions& options, const Answers& answers) {
   Terminal terminal;
-  const bool speaks = group.rank() == 0;
+  const bool speaks = worker.group.rank() == 0;
   for (const int64_t bytes : options.bytes) {
-    Reduction reduction(group, shapes_of_size(bytes), device);
+    Reduction reduction(worker.group, shapes_of_size(bytes), worker.device);
     for (const std::string& spec : options.specs) {
       if (speaks) terminal.progress(size_text(static_cast<double>(bytes)) + "  " + spec);
       const ReductionCheck check = reduction.check(spec);
@@ -110,7 +111,7 @@ void measure(const ProcessGroup& group, at::Device device, const BenchOptions& o
       const int most = options.steps > 0 ? options.steps : 1000;
       const ReductionTimes times = reduction.time(spec, options.seconds, least, most);
       if (!speaks) continue;
-      const json row = row_of(spec, bytes, group.size(), times, check);
+      const json row = row_of(spec, bytes, worker.group.size(), times, check);
       answers.add(row);
       terminal.line(line_of(row, terminal));
     }
@@ -156,33 +157,24 @@ void judge(const json& rows) {
 void run_bench(BenchOptions options) {
   options.specs = choose_hooks(options.hooks);
   options.bytes = parse_sizes(options.sizes, "--sizes");
-  const double rate = options.link.empty() || options.link == "loopback"
-                          ? 0
-                          : parse_rate(options.link, "--link");
   check_memory(options);
-  if (rate > 0 && options.device == "cuda")
+  const auto link = link_from(options.link, options.ranks);
+  if (link && options.device == "cuda")
     throw ConfigError("--link shapes Gloo's traffic: take --device cpu with it");
-  std::unique_ptr<ShapedLink> link;
-  if (rate > 0) {
-    const std::string why = ShapedLink::missing();
-    if (!why.empty()) throw Error("--link " + options.link + ": " + why);
-    link = std::make_unique<ShapedLink>(options.ranks, rate);
-  }
   const std::string over = link ? link->rate() : "loopback";
-  const TeamOptions team{options.ranks, options.device, link.get()};
+  const WorkerOptions workers =
+      measuring_workers(options.ranks, options.device, link.get());
   Terminal terminal;
   terminal.line(std::to_string(options.ranks) + " ranks over " + over +
                 ", times of rank 0; algbw and busbw in GB/s");
   terminal.line(terminal.paint(Paint::bold, head()));
   const Answers answers;
-  run_team(team, [&](const ProcessGroup& group, at::Device device) {
-    measure(group, device, options, answers);
-  });
+  run_workers(workers, [&](const Worker& worker) { measure(worker, options, answers); });
   json document = set_up(options, over);
   document["rows"] = answers.all();
   if (options.against_pytorch) {
-    document["pytorch"] = bench_torch(team, options.specs, options.bytes, options.seconds,
-                                      options.steps, document["rows"]);
+    document["pytorch"] = bench_pytorch(workers, options.specs, options.bytes,
+                                        options.seconds, options.steps, document["rows"]);
   }
   write_json(options.json, document);
   judge(document["rows"]);
@@ -199,8 +191,7 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
       "  brigade bench --sizes 1M:256M --hooks allreduce,fp16,powersgd:rank=2\n"
       "  brigade bench -n 4 --link 100mbit --against-pytorch --json bench.json\n"
       "docs/bench_and_plan.md has what the columns mean.");
-  bench->add_option("--hooks", options->hooks,
-                    "names by comma, with options; all hooks when left out");
+  add_hooks_option(*bench, options->hooks);
   bench
       ->add_option("--sizes", options->sizes,
                    "of the gradients: 16M, 1M:256M (doubling), 1M:256M:4, or several by "
@@ -212,9 +203,7 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
   bench->add_option("--link", options->link,
                     "over a network of this rate (100mbit, 1gbit) instead of loopback; "
                     "root only");
-  bench->add_option("--device", options->device, "cpu (Gloo) or cuda (NCCL, a GPU a rank)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  add_device_option(*bench, options->device, "cpu (Gloo) or cuda (NCCL, a GPU a rank)");
   bench->add_option("--seconds", options->seconds, "to spend on each row, about")
       ->check(CLI::Range(0.001, 600.0))
       ->capture_default_str();

@@ -10,9 +10,9 @@
 #include <cmath>
 #include <ctime>
 
-#include "base/hash.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
+#include "common/fingerprint.h"
 
 namespace brigade::tool {
 namespace {
@@ -138,15 +138,9 @@ struct Reduction::State {
   }
 
   bool replicas_identical() const {
-    std::string digest;
-    for (const at::Tensor& parameter : model->all) {
-      const at::Tensor bits = parameter.grad().detach().cpu().contiguous();
-      digest += std::to_string(base::hash64(
-                    {static_cast<const char*>(bits.const_data_ptr()), bits.nbytes()})) +
-                " ";
-    }
-    const auto all =
-        group.gather_texts("the reduced gradients", std::to_string(base::hash64(digest)));
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : model->all) gradients.push_back(parameter.grad());
+    const auto all = group.gather_texts("the reduced gradients", fingerprint(gradients));
     return std::ranges::all_of(all, [&](const std::string& one) { return one == all[0]; });
   }
 

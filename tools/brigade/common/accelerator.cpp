@@ -2,6 +2,10 @@
 
 #include <ATen/Context.h>
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "brigade/error.h"
 #include "torch_port/nccl_backend.h"
@@ -62,6 +66,15 @@ std::vector<std::string> cuda_device_names() {
     names.emplace_back(name);
   }
   return names;
+}
+
+int count_cuda_devices() {
+  const pid_t child = fork();
+  if (child == 0)
+    _exit(static_cast<int>(std::min<std::size_t>(cuda_device_names().size(), 255)));
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return 0;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 std::optional<std::string> nccl_version() {

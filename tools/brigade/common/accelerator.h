@@ -17,6 +17,9 @@ std::optional<std::string> why_no_cuda();
 std::optional<std::string> cuda_driver_version();
 // By device number; asks the driver. Empty where there is none.
 std::vector<std::string> cuda_device_names();
+// How many there are, at most 255. Asked in a process of its own: CUDA does not survive a
+// fork, and this process may still fork workers.
+int count_cuda_devices();
 // Of the NCCL that is loaded; none where it is not.
 std::optional<std::string> nccl_version();
 

@@ -1,7 +1,10 @@
-// The subcommands of the brigade program. A new one: a file with its function, a line here,
-// and a row in main.cpp's table.
+// The subcommands of the brigade program. A new one: a folder with its function, a line
+// here, and a row in main.cpp's table.
 #pragma once
-#include <CLI/CLI.hpp>
+
+namespace CLI {
+class App;
+}
 
 namespace brigade::tool {
 

@@ -1,5 +1,6 @@
 #include "common/hook_choice.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "brigade/hooks/registry.h"
@@ -42,6 +43,11 @@ std::vector<std::string> specs_in(const std::string& text) {
 }
 
 }  // namespace
+
+void add_hooks_option(CLI::App& command, std::string& hooks) {
+  command.add_option("--hooks", hooks,
+                     "names by comma, with options; all hooks when left out");
+}
 
 std::vector<std::string> choose_hooks(const std::string& text) {
   std::vector<std::string> specs;

@@ -1,10 +1,16 @@
-// The hooks that bench and plan speak of.
+// Which hooks bench and plan speak of, and what the table says of a hook.
 #pragma once
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace brigade::tool {
 
+// Adds --hooks, a text for choose_hooks.
+void add_hooks_option(CLI::App& command, std::string& hooks);
 // Specs of the registry from "fp16,powersgd:rank=2,int8" (a comma before an option belongs
 // to the hook before it), or every row of the table when empty. Hooks that begin with plain
 // averaging are taken as they are afterwards: start=0, unless the spec says otherwise.

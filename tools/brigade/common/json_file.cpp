@@ -1,5 +1,6 @@
 #include "common/json_file.h"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"

@@ -1,8 +1,11 @@
 // --json FILE, which every subcommand has: its results for machines.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace brigade::tool {
 

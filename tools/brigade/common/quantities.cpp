@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <cstring>
 #include <optional>
 
 #include "brigade/error.h"
@@ -17,6 +17,7 @@ constexpr const char* kSizeForms =
 constexpr const char* kSizesForms =
     "a size (64K, 1M), a doubling range (1M:256M), one with a factor (1M:256M:4), or a "
     "list of these by comma";
+constexpr double kSlowest = 8e3, kFastest = 1e12;  // bits a second
 constexpr const char* kCountForms =
     "a number from 1 to 1e12 such as 25000000, 25M or 1.5B, K, M and B being powers of "
     "1000";
@@ -49,12 +50,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
     begin = end + 1;
   }
   return parts;
-}
-
-std::string with_unit(double value, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof text, value < 10 ? "%.3g %s" : "%.4g %s", value, unit);
-  return text;
 }
 
 void add_range(const std::string& text, const std::string& option,
@@ -121,11 +116,27 @@ int64_t parse_count(const std::string& text, const std::string& option) {
   return static_cast<int64_t>(std::llround(count));
 }
 
-std::string size_text(double bytes) {
-  if (bytes < 1024) return with_unit(bytes, "B");
-  if (bytes < 1024 * 1024) return with_unit(bytes / 1024, "KiB");
-  if (bytes < 1024.0 * 1024 * 1024) return with_unit(bytes / (1024 * 1024), "MiB");
-  return with_unit(bytes / (1024.0 * 1024 * 1024), "GiB");
+double parse_rate(std::string_view text, std::string_view flag) {
+  double number = 0;
+  auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit;
+  for (; rest != text.data() + text.size(); ++rest) {
+    if (*rest != ' ') unit += static_cast<char>(std::tolower(*rest));
+  }
+  for (const char* end : {"/s", "ps", "bit", "b"}) {
+    if (unit.ends_with(end)) unit.resize(unit.size() - std::strlen(end));
+  }
+  constexpr std::string_view kUnits = "kmgt";
+  const std::size_t place = kUnits.find(unit);
+  if (!unit.empty() && (unit.size() > 1 || place == std::string_view::npos))
+    error = std::errc::invalid_argument;
+  const double rate =
+      unit.empty() ? number : number * std::pow(1000.0, static_cast<double>(place) + 1);
+  if (error != std::errc() || !(rate >= kSlowest && rate <= kFastest)) {
+    throw ConfigError(std::string(flag) + " is '" + std::string(text) +
+                      "'; it must be a rate from 8kbit to 1tbit, such as 100mbit or 1gbit");
+  }
+  return rate;
 }
 
 std::vector<std::string> parse_list(const std::string& text, const std::string& option) {

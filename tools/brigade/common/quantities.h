@@ -1,8 +1,9 @@
-// Sizes and numbers as people type and read them. What cannot be read is a
-// ConfigError that names the option, the text and the valid forms.
+// Amounts as people type them. What cannot be read is a ConfigError that names the option,
+// the text and the valid forms.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace brigade::tool {
@@ -14,8 +15,9 @@ int64_t parse_size(const std::string& text, const std::string& option);
 std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option);
 // A whole number of things: "25000000", "25M", "1.5B"; K, M, B (or G) are powers of 1000.
 int64_t parse_count(const std::string& text, const std::string& option);
-
-std::string size_text(double bytes);  // "64 KiB", "16 MiB"
+// Bits a second. "100mbit", "1gbit", "2.5 Gbit/s", "800k"; without a unit bits. Throws
+// ConfigError, which names `flag`, for anything else and outside of 8 kbit/s to 1 Tbit/s.
+double parse_rate(std::string_view text, std::string_view flag);
 
 // The words between commas; a ConfigError for an empty one.
 std::vector<std::string> parse_list(const std::string& text, const std::string& option);

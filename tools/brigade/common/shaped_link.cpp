@@ -9,19 +9,18 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
 
 #include "brigade/error.h"
+#include "common/number_text.h"
+#include "common/quantities.h"
 
 namespace brigade::tool {
 namespace {
 
-constexpr double kSlowest = 8e3, kFastest = 1e12;
 constexpr int kLogErrors = 2;           // LibTorch's level
 constexpr std::uint16_t kPort = 29600;  // of the link's own network: nobody else is there
 
@@ -109,41 +108,6 @@ std::string shaping(double bits_per_second) {
 
 }  // namespace
 
-double parse_rate(std::string_view text, std::string_view flag) {
-  double number = 0;
-  auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit;
-  for (; rest != text.data() + text.size(); ++rest) {
-    if (*rest != ' ') unit += static_cast<char>(std::tolower(*rest));
-  }
-  for (const char* end : {"/s", "ps", "bit", "b"}) {
-    if (unit.ends_with(end)) unit.resize(unit.size() - std::strlen(end));
-  }
-  constexpr std::string_view kUnits = "kmgt";
-  const std::size_t place = kUnits.find(unit);
-  if (!unit.empty() && (unit.size() > 1 || place == std::string_view::npos))
-    error = std::errc::invalid_argument;
-  const double rate =
-      unit.empty() ? number : number * std::pow(1000.0, static_cast<double>(place) + 1);
-  if (error != std::errc() || !(rate >= kSlowest && rate <= kFastest)) {
-    throw ConfigError(std::string(flag) + " is '" + std::string(text) +
-                      "'; it must be a rate from 8kbit to 1tbit, such as 100mbit or 1gbit");
-  }
-  return rate;
-}
-
-std::string rate_text(double bits_per_second) {
-  constexpr std::array kUnits{"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
-  std::size_t unit = 0;
-  while (bits_per_second >= 999.5 && unit + 1 < kUnits.size()) {
-    bits_per_second /= 1000;
-    ++unit;
-  }
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3g %s", bits_per_second, kUnits[unit]);
-  return text;
-}
-
 std::string ShapedLink::missing() {
   if (geteuid() != 0) return "only root can make network namespaces";
   for (const char* tool : {"ip -V", "tc -V"}) {
@@ -226,6 +190,14 @@ ProcessGroup ShapedLink::join(int rank,
   options.timeout = timeout;
   options.interface = kInterface;
   return init_process_group(options);
+}
+
+std::unique_ptr<ShapedLink> link_from(const std::string& rate, int hosts) {
+  if (rate.empty() || rate == "loopback") return nullptr;
+  const double bits_per_second = parse_rate(rate, "--link");
+  const std::string why = ShapedLink::missing();
+  if (!why.empty()) throw ConfigError("--link cannot be used here: " + why);
+  return std::make_unique<ShapedLink>(hosts, bits_per_second);
 }
 
 }  // namespace brigade::tool

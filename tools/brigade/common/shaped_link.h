@@ -1,25 +1,18 @@
 // A slow network on one machine: every rank a host of its own, in a network namespace, with
 // a cable of a given rate. Needs root.
 //
-//   const ShapedLink link(2, parse_rate("100mbit", "--link"));
-//   launch(2, [&](int rank) { ProcessGroup group = link.join(rank); … }, …);
+//   const ShapedLink link(2, 100e6);
+//   run_workers({.workers = 2, .link = &link}, [&](const Worker& worker) { … });
 #pragma once
 #include <chrono>
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "brigade/process_group.h"
 
 namespace brigade::tool {
-
-// Bits a second. "100mbit", "1gbit", "2.5 Gbit/s", "800k"; without a unit bits. Throws
-// ConfigError, which names `flag`, for anything else and outside of 8 kbit/s to 1 Tbit/s.
-double parse_rate(std::string_view text, std::string_view flag);
-// "100 Mbit/s"
-std::string rate_text(double bits_per_second);
 
 // Lives as long as this object and the workers: the namespaces have no names, so that
 // nothing is left, however the processes end.
@@ -54,5 +47,9 @@ class ShapedLink {
   int switch_ = -1;
   std::string rate_;
 };
+
+// What `--link RATE` asks for; null for an empty text and for "loopback". Throws
+// ConfigError for a rate that cannot be read, and where there can be no link.
+std::unique_ptr<ShapedLink> link_from(const std::string& rate, int hosts);
 
 }  // namespace brigade::tool

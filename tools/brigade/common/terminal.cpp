@@ -176,15 +176,4 @@ std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>
   return lines;
 }
 
-std::string decimals(double value, int places) {
-  if (!std::isfinite(value)) return "n/a";
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", places, value);
-  return text;
-}
-
-std::string with_sign(double value, int places) {
-  return (value >= 0 ? "+" : "") + decimals(value, places);
-}
-
 }  // namespace brigade::tool

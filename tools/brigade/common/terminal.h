@@ -55,9 +55,4 @@ std::string padded(std::string_view text, int columns);
 // the head.
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 
-// "0.250"; "n/a" for what is no number.
-std::string decimals(double value, int places);
-// "+0.3", "-1.2"
-std::string with_sign(double value, int places);
-
 }  // namespace brigade::tool

@@ -1,16 +1,22 @@
 #include "common/workers.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <limits>
 
 #include "base/error_file.h"
 #include "brigade/error.h"
+#include "brigade/launch.h"
 #include "common/accelerator.h"
+#include "common/shaped_link.h"
 #include "common/shared_memory.h"
 #include "group/environment.h"
 
@@ -47,11 +53,51 @@ std::string text_of(const std::exception& error) {
   return dynamic_cast<const Error*>(&error) ? error.what() : base::describe(error);
 }
 
-Worker make_worker(const WorkerOptions& options, int local_rank,
-                   const ShapedLink* link = nullptr) {
-  if (link) {
+// Whether a freed page is handed out and cleared again in every step or in none is chance,
+// and doubles the time of some hooks.
+void keep_memory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_ARENA_MAX, 1);
+}
+// The same for a program that this process becomes.
+void keep_memory_of_program() {
+  for (const auto& [name, value] :
+       {std::pair{"MALLOC_MMAP_MAX_", "0"}, std::pair{"MALLOC_ARENA_MAX", "1"},
+        std::pair{"MALLOC_TRIM_THRESHOLD_", "2147483647"}}) {
+    setenv(name, value, 0);
+  }
+}
+
+// NCCL refuses two ranks on one GPU, unless it takes them for two hosts.
+void share_gpus(const WorkerOptions& options, int rank) {
+  if (options.device != "cuda" || options.link) return;
+  if (cuda_device_names().size() >= static_cast<size_t>(options.workers)) return;
+  setenv("NCCL_HOSTID", ("host" + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
+    setenv(off, "1", 1);
+}
+
+// Moves a process that will become a program to its host; torchrun's variables say so.
+void enter_host(const ShapedLink& link, int rank) {
+  link.enter(rank);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  for (const auto& [name, value] : {std::pair<const char*, std::string>{"LOCAL_RANK", "0"},
+                                    {"LOCAL_WORLD_SIZE", "1"},
+                                    {"MASTER_ADDR", ShapedLink::address(0)},
+                                    {"MASTER_PORT", "29601"},  // of the link's own network
+                                    {"GLOO_SOCKET_IFNAME", ShapedLink::kInterface}}) {
+    setenv(name, value.c_str(), 1);
+  }
+  // These hosts have no names; LibTorch warns of that for each connection.
+  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
+}
+
+Worker make_worker(const WorkerOptions& options, int local_rank) {
+  if (options.link) {
     // First of all: a process with threads cannot move.
-    const ProcessGroup group = link->join(local_rank);
+    const ProcessGroup group = options.link->join(local_rank);
     return {group, choose_device(options.device, local_rank)};
   }
   const c10::Device device = choose_device(options.device, local_rank);
@@ -60,42 +106,22 @@ Worker make_worker(const WorkerOptions& options, int local_rank,
   return {init_process_group({.backend = backend}), device};
 }
 
-int local_rank_of_this_process() {
-  return group::read_environment(group::process_environment()).local_rank.value_or(0);
+LaunchOptions launch_options(const WorkerOptions& options) {
+  LaunchOptions launch{.environment = options.environment, .prefix = false};
+  // As many threads as cores would make every measurement one of their scheduling.
+  if (options.measuring && !std::getenv("OMP_NUM_THREADS"))
+    launch.environment["OMP_NUM_THREADS"] = "1";
+  return launch;
 }
 
-}  // namespace
-
-void add_worker_options(CLI::App& command, WorkerOptions& options) {
-  command.add_option("-n,--workers", options.workers, "processes, each a replica")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command
-      .add_option("--backend", options.backend,
-                  "how they talk: gloo, nccl, or auto (nccl "
-                  "with --device cuda where it can be used)")
-      ->check(CLI::IsMember({"auto", "gloo", "nccl"}))
-      ->capture_default_str();
-  command.add_option("--device", options.device, "where they compute: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-}
-
-bool is_worker() {
-  const auto environment = group::read_environment(group::process_environment());
-  return environment.source != "none";
-}
-
-void run_workers(const WorkerOptions& options,
-                 const std::function<void(const Worker& worker)>& body,
-                 LaunchOptions launch_options, const ShapedLink* link) {
+// Calls `work` in every worker, and brings what the first of them throws back.
+void launch_workers(const WorkerOptions& options,
+                    const std::function<void(int rank)>& work) {
   const SharedMemory<FirstError> first;
-  launch_options.prefix = false;
-  const auto work = [&](int rank) {
+  const auto guarded = [&](int rank) {
     int exit_code = 1;
     try {
-      const Worker worker = make_worker(options, rank, link);
-      body(worker);
+      work(rank);
       ++first->ended;
       return;
     } catch (const ConfigError& error) {
@@ -111,16 +137,76 @@ void run_workers(const WorkerOptions& options,
     _exit(exit_code);
   };
   try {
-    launch(options.workers, work, launch_options);
+    launch(options.workers, guarded, launch_options(options));
   } catch (const LaunchError& error) {
     if (error.failure() && !error.failure()->signal) first->rethrow();
     throw;
   }
 }
 
-void run_as_worker(const WorkerOptions& options,
-                   const std::function<void(const Worker& worker)>& body) {
-  body(make_worker(options, local_rank_of_this_process()));
+[[noreturn]] void become(const std::vector<std::string>& program) {
+  std::vector<char*> argv;
+  for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  throw Error("cannot run " + program[0] + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+void add_worker_options(CLI::App& command, WorkerOptions& options) {
+  command.add_option("-n,--workers", options.workers, "processes, each a replica")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command
+      .add_option("--backend", options.backend,
+                  "how they talk: gloo, nccl, or auto (nccl "
+                  "with --device cuda where it can be used)")
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}))
+      ->capture_default_str();
+  add_device_option(command, options.device, "where they compute: cpu or cuda");
+}
+
+void add_device_option(CLI::App& command, std::string& device, const std::string& help) {
+  command.add_option("--device", device, help)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+}
+
+WorkerOptions measuring_workers(int workers, const std::string& device,
+                                const ShapedLink* link) {
+  return {.workers = workers,
+          .backend = device == "cuda" ? "nccl" : "gloo",
+          .device = device,
+          .link = link,
+          .measuring = true};
+}
+
+void run_workers(const WorkerOptions& options, const WorkerBody& body) {
+  launch_workers(options, [&](int rank) {
+    if (options.measuring) keep_memory();
+    share_gpus(options, rank);
+    body(make_worker(options, rank));
+  });
+}
+
+void run_workers(const WorkerOptions& options, const std::vector<std::string>& program) {
+  launch_workers(options, [&](int rank) {
+    if (options.measuring) keep_memory_of_program();
+    if (options.link) enter_host(*options.link, rank);
+    share_gpus(options, rank);
+    become(program);
+  });
+}
+
+bool is_worker() {
+  const auto environment = group::read_environment(group::process_environment());
+  return environment.source != "none";
+}
+
+void run_as_worker(const WorkerOptions& options, const WorkerBody& body) {
+  const auto environment = group::read_environment(group::process_environment());
+  body(make_worker(options, environment.local_rank.value_or(0)));
 }
 
 }  // namespace brigade::tool

@@ -1,28 +1,20 @@
 // brigade demo: one small network, trained on real data under every hook, side by side.
-#include <ATen/Parallel.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <chrono>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/atomic_file.h"
+#include "brigade/error.h"
 #include "brigade/hooks/registry.h"
-#include "brigade/launch.h"
-#include "brigade/process_group.h"
 #include "common/command.h"
+#include "common/number_text.h"
+#include "common/quantities.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
+#include "demo/files.h"
 #include "demo/print.h"
-#include "demo/training.h"
+#include "demo/side_by_side.h"
 #include "demo/verdict.h"
-#include "report/metrics.h"
-#include "report/report.h"
-#include "report/svg.h"
-#include "report/tensorboard.h"
-#include "report/trace_file.h"
-#include "train/digits.h"
 
 namespace brigade::tool {
 namespace {
@@ -76,127 +68,6 @@ std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
   return some.size() > 1 ? some : hooks;
 }
 
-// Carries a record from rank 0 to the process that started it.
-class Envelope {
- public:
-  Envelope() : fd_(memfd_create("brigade-demo", MFD_CLOEXEC)) {
-    if (fd_ < 0) throw Error("cannot make a file in memory");
-  }
-  ~Envelope() { close(fd_); }
-  Envelope(const Envelope&) = delete;
-  Envelope& operator=(const Envelope&) = delete;
-
-  void put(const RunRecord& record) const {
-    const std::string text = to_json(record).dump();
-    if (pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-      throw Error("cannot hand the results over: no memory");
-  }
-  RunRecord take() const {
-    std::string text(static_cast<std::size_t>(lseek(fd_, 0, SEEK_END)), '\0');
-    if (pread(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-      throw Error("cannot read the results");
-    return record_from_json(nlohmann::json::parse(text));
-  }
-
- private:
-  int fd_;
-};
-
-// What the first steps of a process cost belongs to no hook.
-void warm_up(const ProcessGroup& group, const TrainAndTest& data, DemoTraining training) {
-  training.steps = 4;
-  DigitTraining some(group, data, "allreduce", training);
-  some.advance([] {});
-}
-
-// What each worker does: the trainings take turns.
-RunRecord train_all(const ProcessGroup& group, const std::vector<std::string>& hooks,
-                    const DemoTraining& training, const std::string& link) {
-  const TrainAndTest data = split_every_fifth(digits());
-  warm_up(group, data, training);
-  Board board(group.rank() == 0, training.steps);
-  std::vector<std::unique_ptr<DigitTraining>> all;
-  for (const std::string& spec : hooks) {
-    all.push_back(std::make_unique<DigitTraining>(group, data, spec, training));
-    board.set(all.size() - 1, all.back()->series());
-  }
-  for (bool more = true; more;) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      more = all[i]->advance([&] {
-        board.set(i, all[i]->series());
-        board.draw();
-      });
-    }
-  }
-  RunRecord record;
-  record.setup = {
-      {"network", demo_network()},
-      {"parameters", readable(static_cast<double>(demo_parameters()))},
-      {"digits", readable(static_cast<double>(data.train.size())) + " to train, " +
-                     std::to_string(data.test.size()) + " to test"},
-      {"threads a rank", std::to_string(at::get_num_threads())}};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    record.series.push_back(all[i]->finish());
-    record.series.back().link = link;
-    board.set(i, record.series.back());
-  }
-  board.close();
-  return record;
-}
-
-RunRecord over_loopback(const DemoOptions& options, const std::vector<std::string>& hooks) {
-  const Envelope envelope;
-  launch(options.workers,
-         [&](int rank) {
-           const ProcessGroup group = init_process_group({.backend = "gloo"});
-           const RunRecord record = train_all(group, hooks, options.training(), "");
-           if (rank == 0) envelope.put(record);
-         },
-         {.prefix = false});
-  return envelope.take();
-}
-
-RunRecord over_link(const DemoOptions& options, const std::vector<std::string>& hooks,
-                    double rate) {
-  const ShapedLink link(options.workers, rate);
-  const Envelope envelope;
-  DemoTraining training = options.training();
-  training.steps = std::min(training.steps, kLinkSteps);
-  launch(options.workers,
-         [&](int rank) {
-           const ProcessGroup group = link.join(rank);
-           const RunRecord record = train_all(group, hooks, training, link.rate());
-           if (rank == 0) envelope.put(record);
-         },
-         {.prefix = false});
-  return envelope.take();
-}
-
-void write_files(Terminal& terminal, const RunRecord& record, const DemoOptions& options) {
-  const auto show = [&](const std::string& name, const std::string& text,
-                        const std::string& what) {
-    const std::string path = options.out + "/" + name;
-    base::write_whole(path, text);
-    terminal.line("  " + padded(path, 34) + " " + terminal.paint(Paint::dim, what));
-  };
-  show("report.html", report_html(record), "charts and timelines, for a browser");
-  show("metrics.jsonl", metrics_text(record), "a line a step");
-  show("trace.json", trace_text(record), "for ui.perfetto.dev or chrome://tracing");
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const double seconds = std::chrono::duration<double>(now).count();
-  for (const Series& series : record.series) {
-    const std::string folder = options.out + "/tensorboard/" + series.hook +
-                               (series.link.empty() ? "" : "_over_link");
-    base::check_output_folder(folder, "--out");
-    base::write_whole(folder + "/events.out.tfevents.demo",
-                      tensorboard_text(series, seconds));
-  }
-  terminal.line("  " + padded(options.out + "/tensorboard", 34) + " " +
-                terminal.paint(Paint::dim, "for tensorboard --logdir"));
-  if (!options.json.empty())
-    base::write_whole(options.json, to_json(record).dump(1) + "\n");
-}
-
 void set_up(RunRecord& record, const DemoOptions& options, const std::string& command) {
   const DemoTraining training = options.training();
   record.title = "One network, every hook";
@@ -227,7 +98,12 @@ void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
   }
   terminal.line("The same over a real link of " + rate_text(rate) +
                 " between network namespaces:");
-  RunRecord slow = over_link(options, hooks_for_link(hooks), rate);
+  const ShapedLink link(options.workers, rate);
+  DemoTraining training = options.training();
+  training.steps = std::min(training.steps, kLinkSteps);
+  RunRecord slow =
+      train_side_by_side({.workers = options.workers, .backend = "gloo", .link = &link},
+                         hooks_for_link(hooks), training);
   for (Series& series : slow.series) record.series.push_back(std::move(series));
   record.setup.emplace_back("link", rate_text(rate) + " between network namespaces, " +
                                         std::to_string(kLinkSteps) + " steps at most");
@@ -253,7 +129,8 @@ int demo(const DemoOptions& options, const std::string& command) {
                 (options.workers > 1 ? " ranks train" : " rank trains") +
                 " one network on handwritten digits under " + std::to_string(hooks.size()) +
                 (hooks.size() > 1 ? " hooks in turns:" : " hook:"));
-  RunRecord record = over_loopback(options, hooks);
+  RunRecord record = train_side_by_side({.workers = options.workers, .backend = "gloo"},
+                                        hooks, options.training());
   set_up(record, options, command);
   add_link(terminal, record, options, hooks);
   record.verdict = verdict(record.series);
@@ -273,7 +150,9 @@ int demo(const DemoOptions& options, const std::string& command) {
   if (!baseline_of(record.series[0], record.series))
     terminal.sentence("Give --hook allreduce too, to compare with it.");
   terminal.line();
-  write_files(terminal, record, options);
+  write_demo_files(terminal, record, options.out);
+  if (!options.json.empty())
+    base::write_whole(options.json, to_json(record).dump(1) + "\n");
   if (!same) throw Error("the ranks' replicas differ");
   const double accuracy = record.series[0].test_accuracy;
   if (options.steps == 0 && accuracy < kEnoughAccuracy) {

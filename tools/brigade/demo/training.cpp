@@ -1,12 +1,20 @@
 #include "demo/training.h"
 
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 
-#include <cinttypes>
+#include <numeric>
 #include <optional>
 
-#include "brigade/brigade.h"
+#include "brigade/distributed_data_parallel.h"
+#include "brigade/hooks/registry.h"
+#include "brigade/sampler.h"
+#include "common/fingerprint.h"
+#include "common/hook_choice.h"
 #include "report/timeline.h"
+#include "train/batches.h"
 
 namespace brigade::tool {
 namespace {
@@ -38,51 +46,17 @@ struct DigitNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(DigitNet);
 
-// FNV-1a over every parameter and buffer: equal only if they are equal bit by bit.
-std::string fingerprint(const torch::nn::Module& module) {
-  std::uint64_t hash = 14695981039346656037U;
-  auto add = [&](const at::Tensor& tensor) {
-    at::Tensor flat = tensor.detach().contiguous();
-    const auto* bytes = static_cast<const unsigned char*>(flat.data_ptr());
-    for (std::size_t i = 0; i < flat.nbytes(); ++i)
-      hash = (hash ^ bytes[i]) * 1099511628211U;
-  };
-  for (const at::Tensor& parameter : module.parameters()) add(parameter);
-  for (const at::Tensor& buffer : module.buffers()) add(buffer);
-  char text[17];
-  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
-  return text;
-}
-
-double accuracy(DigitNet& net, const DataSet& data) {
+double accuracy(DigitNet& net, const Batch& examples) {
   torch::NoGradGuard no_grad;
-  at::Tensor right = net->forward(data.features).argmax(1).eq(data.labels);
+  at::Tensor right = net->forward(examples.input).argmax(1).eq(examples.target);
   return right.to(at::kDouble).mean().item<double>();
 }
 
-// The batches of one rank, epoch after epoch.
-class Batches {
- public:
-  Batches(const DataSet& data, const ProcessGroup& group, const DemoTraining& training)
-      : data_(data),
-        batch_(training.batch),
-        sampler_(data.size(), group, {.seed = training.seed}) {}
-  DataSet next() {
-    auto rows = sampler_.next(batch_);
-    if (!rows) {
-      sampler_.set_epoch(++epoch_);
-      rows = sampler_.next(batch_);
-    }
-    at::Tensor index = torch::tensor(std::vector<std::int64_t>(rows->begin(), rows->end()));
-    return {data_.features.index_select(0, index), data_.labels.index_select(0, index)};
-  }
-
- private:
-  const DataSet& data_;
-  int batch_;
-  int epoch_ = 0;
-  DistributedSampler sampler_;
-};
+Batch all_for_test(const BatchMaker& batches) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(batches.test_size()));
+  std::iota(all.begin(), all.end(), 0);
+  return batches.test(all);
+}
 
 }  // namespace
 
@@ -99,10 +73,14 @@ std::string demo_network() {
 
 class DigitTraining::Trainer {
  public:
-  Trainer(const ProcessGroup& group, const TrainAndTest& data, const std::string& spec,
+  Trainer(const ProcessGroup& group, const TrainData& data, const std::string& spec,
           const DemoTraining& training)
       : group_(group),
-        batches_(data.train, group, training),
+        batches_(data, /*context=*/0, at::kCPU),
+        test_(all_for_test(batches_)),
+        sampler_(static_cast<std::size_t>(batches_.train_size()), group,
+                 {.seed = training.seed}),
+        batch_(static_cast<std::size_t>(training.batch)),
         learning_rate_(training.learning_rate) {
     torch::manual_seed(training.seed);
     net_ = DigitNet();
@@ -119,10 +97,10 @@ class DigitTraining::Trainer {
   // `left` of `steps` are still to come, this one included.
   StepPoint step(int left, int steps) {
     timeline_->begin_step(left);
-    const DataSet batch = batches_.next();
+    const Batch batch = next_batch(batches_, sampler_, batch_);
     const auto begin = Clock::now();
     at::Tensor loss =
-        torch::nn::functional::cross_entropy(ddp_->forward(batch.features), batch.labels);
+        torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
     const auto forward = Clock::now();
     ddp_->zero_grad();
     loss.backward();
@@ -152,16 +130,20 @@ class DigitTraining::Trainer {
     const HookStats stats = ddp_->hook_stats();
     series.overlap = stats.total.overlap();
     series.gradient_bytes = static_cast<double>(ddp_->logging_data().parameter_bytes);
-    series.fingerprints = group_.gather_texts("fingerprints", fingerprint(*net_));
+    series.fingerprints =
+        group_.gather_texts("the replicas", fingerprint(net_->parameters()));
     series.spans = timeline_->gather();
     summarise(series);
   }
 
-  DigitNet& net() { return net_; }
+  double test_accuracy() { return accuracy(net_, test_); }
 
  private:
   const ProcessGroup& group_;
-  Batches batches_;
+  BatchMaker batches_;
+  Batch test_;
+  DistributedSampler sampler_;
+  std::size_t batch_;
   double learning_rate_;
   DigitNet net_{nullptr};
   DistributedDataParallel<DigitNetImpl> ddp_{nullptr};
@@ -171,17 +153,13 @@ class DigitTraining::Trainer {
   double seconds_ = 0;
 };
 
-DigitTraining::DigitTraining(const ProcessGroup& group, const TrainAndTest& data,
+DigitTraining::DigitTraining(const ProcessGroup& group, const TrainData& data,
                              const std::string& spec, const DemoTraining& training)
     : group_(group),
-      data_(data),
       steps_(training.steps),
       trainer_(std::make_unique<Trainer>(group, data, spec, training)) {
   series_.hook = spec;
-  const std::string name = spec.substr(0, spec.find(':'));
-  for (const HookEntry& entry : hook_table()) {
-    if (entry.name == name) series_.takes_mean = entry.tolerance >= 0;
-  }
+  series_.takes_mean = tolerance_of(spec) >= 0;
 }
 
 DigitTraining::~DigitTraining() = default;
@@ -192,7 +170,7 @@ bool DigitTraining::advance(const std::function<void()>& watch) {
   for (int step = before; step < until; ++step) {
     StepPoint point = trainer_->step(steps_ - step, steps_);
     if (group_.rank() == 0 && (step == 0 || step + 1 == until))
-      point.accuracy = series_.test_accuracy = accuracy(trainer_->net(), data_.test);
+      point.accuracy = series_.test_accuracy = trainer_->test_accuracy();
     series_.points.push_back(point);
     if (group_.rank() == 0) watch();
   }

@@ -7,7 +7,7 @@
 
 #include "brigade/process_group.h"
 #include "report/run_record.h"
-#include "train/data_set.h"
+#include "train/data.h"
 
 namespace brigade::tool {
 
@@ -26,8 +26,8 @@ std::string demo_network();  // in words
 class DigitTraining {
  public:
   // Collective, like all that follows. `group` and `data` must outlive it.
-  DigitTraining(const ProcessGroup& group, const TrainAndTest& data,
-                const std::string& spec, const DemoTraining& training);
+  DigitTraining(const ProcessGroup& group, const TrainData& data, const std::string& spec,
+                const DemoTraining& training);
   ~DigitTraining();
   DigitTraining(const DigitTraining&) = delete;
   DigitTraining& operator=(const DigitTraining&) = delete;
@@ -43,7 +43,6 @@ class DigitTraining {
  private:
   class Trainer;
   const ProcessGroup& group_;
-  const TrainAndTest& data_;
   const int steps_;
   std::unique_ptr<Trainer> trainer_;
   Series series_;

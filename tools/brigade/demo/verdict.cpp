@@ -4,9 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/shaped_link.h"
-#include "common/terminal.h"
-#include "report/svg.h"
+#include "common/number_text.h"
 
 namespace brigade::tool {
 namespace {

@@ -9,6 +9,7 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/model.h"
+#include "plan/prediction.h"
 
 namespace brigade::tool {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/model.h"
+#include "plan/prediction.h"
 
 namespace brigade::tool {
 

@@ -1,18 +1,20 @@
 // brigade plan: which hook for which model on which network, from what this machine
 // measures and a latency-bandwidth model.
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 
-#include "brigade/launch.h"
-#include "checkpoint/format.h"
+#include "brigade/error.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/number_text.h"
 #include "common/quantities.h"
-#include "common/shaped_link.h"
 #include "common/terminal.h"
+#include "common/workers.h"
 #include "plan/advice.h"
 #include "plan/probe.h"
+#include "plan/shapes.h"
 #include "plan/validate.h"
 
 namespace brigade::tool {
@@ -35,35 +37,6 @@ struct PlanOptions {
   std::string validate_size = "48M";
   std::string json;
 };
-
-// The floating-point tensors of a checkpoint: of brigade's own those of the model.
-ShapeList shapes_in(const std::string& path) {
-  const auto header = checkpoint::read_header(path, Checksums::if_present);
-  const auto is_models = [](const auto& entry) { return entry.name.starts_with("model/"); };
-  const bool ours = std::ranges::any_of(header.entries, is_models);
-  ShapeList shapes;
-  for (const auto& entry : header.entries) {
-    if (!c10::isFloatingType(entry.dtype) || (ours && !is_models(entry))) continue;
-    shapes.push_back(entry.shape);
-  }
-  if (shapes.empty())
-    throw ConfigError("--model '" + path + "' has no floating-point tensor");
-  return shapes;
-}
-
-// A model of so many parameters of which nothing else is known.
-ShapeList shapes_for(int64_t params) {
-  // Matrices of 1024 x 1024, or fewer and larger ones: PowerSGD's bytes depend on it
-  // little.
-  constexpr int64_t kMost = 20'000;
-  int64_t side = 1024;
-  while (params / (side * side) > kMost) side *= 2;
-  ShapeList shapes(static_cast<size_t>(params / (side * side)), {side, side});
-  for (const auto& shape : shapes_of_size(4 * (params % (side * side)))) {
-    shapes.push_back(shape);
-  }
-  return shapes;
-}
 
 Job job_from(const PlanOptions& options) {
   return {.hosts = options.hosts,
@@ -283,12 +256,9 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
       ->check(CLI::Range(0.0, 1e9));
   plan->add_flag("--cpu", options->cpu,
                  "ranks compute on the CPU: hooks compete with them for cores");
-  plan->add_option("--device", options->device,
-                   "where hooks are measured: cpu, or cuda on a machine with a GPU")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  plan->add_option("--hooks", options->hooks,
-                   "names by comma, with options; all hooks when left out");
+  add_device_option(*plan, options->device,
+                    "where hooks are measured: cpu, or cuda on a machine with a GPU");
+  add_hooks_option(*plan, options->hooks);
   plan->add_flag("--validate", options->validate,
                  "compare predictions with measurements on loopback, 1gbit and 100mbit");
   plan->add_option("--validate-size", options->validate_size, "of the gradients for that")

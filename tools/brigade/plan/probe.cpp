@@ -1,6 +1,8 @@
 #include "plan/probe.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
@@ -8,7 +10,9 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "common/team.h"
+#include "brigade/error.h"
+#include "common/answers.h"
+#include "common/workers.h"
 #include "plan/cost.h"
 
 namespace brigade::tool {
@@ -93,8 +97,9 @@ ProbeSample sample_from(const json& answer, double base) {
 }
 
 // In a worker. Answers: the machine, then small and large samples, noop's first.
-void measure(const ProcessGroup& group, at::Device device,
-             const std::vector<std::string>& specs, const Answers& answers) {
+void measure(const Worker& worker, const std::vector<std::string>& specs,
+             const Answers& answers) {
+  const auto& [group, device] = worker;
   const Machine machine = probe_machine(group, device);
   if (group.rank() == 0) {
     answers.add(
@@ -115,9 +120,8 @@ Probe probe(const std::vector<std::string>& specs, const std::string& device) {
   std::vector<std::string> with_noop{"noop"};
   with_noop.insert(with_noop.end(), specs.begin(), specs.end());
   const Answers answers;
-  run_team({.device = device}, [&](const ProcessGroup& group, at::Device where) {
-    measure(group, where, with_noop, answers);
-  });
+  run_workers(measuring_workers(2, device),
+              [&](const Worker& worker) { measure(worker, with_noop, answers); });
   const auto found = answers.all();
   const size_t count = with_noop.size();
   if (found.size() != 1 + 2 * count)

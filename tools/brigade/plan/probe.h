@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/reduction.h"
-#include "plan/model.h"
+#include "plan/prediction.h"
 
 namespace brigade::tool {
 

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <memory>
 
-#include "common/quantities.h"
-#include "common/team.h"
+#include "common/answers.h"
+#include "common/number_text.h"
+#include "common/shaped_link.h"
 #include "common/terminal.h"
+#include "common/workers.h"
 #include "plan/advice.h"
 
 namespace brigade::tool {
@@ -18,7 +20,8 @@ constexpr double kAgreement = 0.25;
 // Median seconds by hook; noop's last.
 std::vector<double> measure(const Probe& probe, int64_t bytes, const ShapedLink* link) {
   const Answers answers;
-  run_team({.link = link}, [&](const ProcessGroup& group, at::Device device) {
+  run_workers(measuring_workers(2, "cpu", link), [&](const Worker& worker) {
+    const auto& [group, device] = worker;
     Terminal terminal;
     Reduction reduction(group, shapes_of_size(bytes), device);
     const auto take = [&](const std::string& spec) {

@@ -1,10 +1,12 @@
 // Lines and bars of the report.
+#include "report/charts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <sstream>
 
-#include "report/parts.h"
+#include "common/number_text.h"
 #include "report/svg.h"
 
 namespace brigade::tool {

@@ -6,8 +6,9 @@
 #include <sstream>
 
 #include "base/atomic_file.h"
-#include "common/terminal.h"
-#include "report/parts.h"
+#include "common/number_text.h"
+#include "report/charts.h"
+#include "report/style.h"
 #include "report/svg.h"
 
 namespace brigade::tool {

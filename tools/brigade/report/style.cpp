@@ -1,6 +1,6 @@
 // The look of the report: light and dark by the reader's own setting, one column on a
 // telephone, three on a desk.
-#include "report/parts.h"
+#include "report/style.h"
 
 namespace brigade::tool {
 

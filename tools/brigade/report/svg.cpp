@@ -1,9 +1,8 @@
 #include "report/svg.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
+
+#include "common/number_text.h"
 
 namespace brigade::tool {
 namespace {
@@ -16,12 +15,6 @@ double round_step(double range, int wanted) {
     if (rough <= factor * power * 1.0001) return factor * power;
   }
   return 10 * power;
-}
-
-std::string printed(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
 }
 
 }  // namespace
@@ -51,31 +44,7 @@ std::string escaped(std::string_view text) {
 
 std::string coordinate(double value) {
   const double rounded = std::round(value * 10) / 10 + 0.0;  // not -0
-  return printed(rounded == std::round(rounded) ? "%.0f" : "%.1f", rounded);
-}
-
-std::string readable(double value) {
-  if (!std::isfinite(value)) return "n/a";
-  if (value == 0) return "0";  // not "-0"
-  const double size = std::abs(value);
-  if (size >= 1000) {
-    std::string text = printed("%.0f", value);
-    for (int at = static_cast<int>(text.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3)
-      text.insert(static_cast<std::size_t>(at), ",");
-    return text;
-  }
-  return printed(size >= 100 ? "%.0f" : "%.3g", value);
-}
-
-std::string ms_text(double ms) {
-  return printed(ms < 10 ? "%.2f" : ms < 100 ? "%.1f" : "%.0f", ms);
-}
-
-std::string bytes_text(double bytes) {
-  if (bytes >= 0.9995e9) return readable(bytes / 1e9) + " GB";
-  if (bytes >= 0.9995e6) return readable(bytes / 1e6) + " MB";
-  if (bytes >= 0.9995e3) return readable(bytes / 1e3) + " kB";
-  return readable(bytes) + " B";
+  return decimals(rounded, rounded == std::round(rounded) ? 0 : 1);
 }
 
 Scale::Scale(Kind kind, double low, double high, double from, double to)

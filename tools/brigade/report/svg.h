@@ -10,12 +10,6 @@ namespace brigade::tool {
 std::string escaped(std::string_view text);
 // With one decimal at most: enough for a coordinate.
 std::string coordinate(double value);
-// A number for people: "1,438", "0.0056", "12.3".
-std::string readable(double value);
-// Three digits, as times of one column need them: "4.60", "93.7", "120".
-std::string ms_text(double ms);
-// "3.2 MB"
-std::string bytes_text(double bytes);
 
 // Where values lie on an axis of `length`.
 class Scale {

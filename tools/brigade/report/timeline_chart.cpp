@@ -4,14 +4,15 @@
 #include <map>
 #include <sstream>
 
-#include "report/parts.h"
+#include "common/number_text.h"
+#include "report/charts.h"
 #include "report/svg.h"
 
 namespace brigade::tool {
 namespace {
 
-constexpr double kWidth = 400, kLeft = 58, kRight = 10;
-constexpr double kRow = 15, kGap = 4, kTop = 6, kAxis = 34;
+constexpr double kTimelineWidth = 400, kTimelineLeft = 58, kTimelineRight = 10;
+constexpr double kRow = 15, kGap = 4, kTimelineTop = 6, kAxis = 34;
 constexpr int kBucketColours = 8;
 
 double begin_of(const std::vector<Span>& spans) {
@@ -61,14 +62,15 @@ class Drawing {
   Drawing(const std::vector<Span>& spans, double longest_us)
       : spans_(spans),
         origin_(begin_of(spans)),
-        x_(Scale::from_zero(longest_us / 1000, kLeft, kWidth - kRight)) {
+        x_(Scale::from_zero(longest_us / 1000, kTimelineLeft,
+                            kTimelineWidth - kTimelineRight)) {
     draw_loop();
     draw_stations();
     draw_axis();
   }
   std::string svg() const {
     std::ostringstream text;
-    text << "<svg class=steps viewBox='0 0 " << kWidth << " " << coordinate(y_)
+    text << "<svg class=steps viewBox='0 0 " << kTimelineWidth << " " << coordinate(y_)
          << "' role=img aria-label='timeline of one step'>" << grid_.str() << body_.str()
          << "</svg>";
     return text.str();
@@ -78,8 +80,9 @@ class Drawing {
   double at(double us) const { return x_((us - origin_) / 1000); }
 
   void label(const std::string& text) {
-    body_ << "<text class=tick x=" << kLeft - 7 << " y=" << coordinate(y_ + kRow / 2)
-          << " dy=.34em text-anchor=end>" << escaped(text) << "</text>";
+    body_ << "<text class=tick x=" << kTimelineLeft - 7
+          << " y=" << coordinate(y_ + kRow / 2) << " dy=.34em text-anchor=end>"
+          << escaped(text) << "</text>";
   }
   // A box from `begin` to `end`, and a text in it where that has room.
   void box(const std::string& look, double begin, double end, double top, double height,
@@ -141,8 +144,9 @@ class Drawing {
   }
 
   void draw_row(const std::vector<const Span*>& spans, bool wire) {
-    body_ << "<rect class=lane x=" << kLeft << " y=" << coordinate(y_)
-          << " width=" << kWidth - kLeft - kRight << " height=" << kRow << " rx=2 />";
+    body_ << "<rect class=lane x=" << kTimelineLeft << " y=" << coordinate(y_)
+          << " width=" << kTimelineWidth - kTimelineLeft - kTimelineRight
+          << " height=" << kRow << " rx=2 />";
     const std::map<const Span*, int> parts = parts_of(spans);
     int most = 0;
     for (const auto& [span, part] : parts) most = std::max(most, part);
@@ -162,12 +166,12 @@ class Drawing {
   void draw_axis() {
     for (double mark : x_.marks(5)) {
       const std::string x = coordinate(x_(mark));
-      grid_ << "<line class=grid x1=" << x << " x2=" << x << " y1=" << kTop
+      grid_ << "<line class=grid x1=" << x << " x2=" << x << " y1=" << kTimelineTop
             << " y2=" << coordinate(y_) << " />";
       body_ << "<text class=tick x=" << x << " y=" << coordinate(y_ + 13)
             << " text-anchor=middle>" << readable(mark) << "</text>";
     }
-    body_ << "<text class=label x=" << (kLeft + kWidth - kRight) / 2
+    body_ << "<text class=label x=" << (kTimelineLeft + kTimelineWidth - kTimelineRight) / 2
           << " y=" << coordinate(y_ + 28) << " text-anchor=middle>milliseconds</text>";
     y_ += kAxis;
   }
@@ -177,7 +181,7 @@ class Drawing {
   const Scale x_;
   std::ostringstream grid_;  // lies beneath
   std::ostringstream body_;
-  double y_ = kTop;
+  double y_ = kTimelineTop;
 };
 
 }  // namespace

@@ -1,8 +1,7 @@
 // brigade run: starts the workers of a job, with torchrun's flags and variables.
-#include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "brigade/launch.h"
+#include "common/accelerator.h"
 #include "common/command.h"
 
 namespace brigade::tool {
@@ -54,30 +54,11 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Asked of the driver in a process of its own: CUDA does not survive a fork, and workers
-// are forked from this one.
-int cuda_devices() {
-  const pid_t child = fork();
-  if (child == 0) {
-    void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!driver) _exit(0);
-    const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-    const auto count_of =
-        reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-    int count = 0;
-    if (!init || !count_of || init(0) != 0 || count_of(&count) != 0) _exit(0);
-    _exit(std::min(count, 255));
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-}
-
 int count_workers(const std::string& text) {
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   if (text == "cpu") return cores;
   if (text == "auto" || text == "gpu") {
-    const int devices = cuda_devices();
+    const int devices = count_cuda_devices();
     if (devices == 0 && text == "gpu") {
       throw ConfigError("--nproc-per-node is 'gpu', and no CUDA device can be used here");
     }

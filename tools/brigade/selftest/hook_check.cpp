@@ -1,14 +1,16 @@
 #include "selftest/hook_check.h"
 
-#include <torch/torch.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/module.h>
 
 #include <chrono>
 #include <cinttypes>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/hash.h"
-#include "brigade/brigade.h"
+#include "brigade/distributed_data_parallel.h"
+#include "brigade/hooks/registry.h"
+#include "common/fingerprint.h"
 
 namespace brigade::tool {
 namespace {
@@ -35,14 +37,14 @@ struct BagImpl : torch::nn::Module {
   BagImpl(const std::vector<Shape>& shapes, c10::Device device) {
     for (size_t i = 0; i < shapes.size(); ++i) {
       parameters_in_order.push_back(register_parameter(
-          "p" + std::to_string(i), torch::zeros(shapes[i], torch::kFloat).to(device)));
+          "p" + std::to_string(i), at::zeros(shapes[i], at::kFloat).to(device)));
     }
   }
   at::Tensor forward(const std::vector<at::Tensor>& coefficients) {
     std::vector<at::Tensor> terms;
     for (size_t i = 0; i < coefficients.size(); ++i)
       terms.push_back((parameters_in_order[i] * coefficients[i]).sum());
-    return torch::stack(terms).sum();
+    return at::stack(terms).sum();
   }
   std::vector<at::Tensor> parameters_in_order;
 };
@@ -121,15 +123,6 @@ class Trial {
            std::to_string(index) + " (" + text_of(shapes_[index]) + ")";
   }
 
-  void digest(const at::Tensor& result) {
-    const at::Tensor bytes = result.contiguous();
-    char text[17];
-    std::snprintf(
-        text, sizeof text, "%016" PRIx64,
-        base::hash64({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}));
-    digests_.emplace_back(text);
-  }
-
   std::string judge(int step, size_t index) {
     const at::Tensor result = bag_->parameters_in_order[index].grad().cpu();
     const auto input = [&](int rank) {
@@ -139,7 +132,7 @@ class Trial {
       if (at::equal(result, input(worker_.group.rank()))) return "";
       return place(step, index) + ": the rank's own gradient came back changed";
     }
-    digest(result);
+    digests_.push_back(fingerprint({result}));
     if (!at::isfinite(result).all().item<bool>())
       return place(step, index) + ": values that are not finite came out";
     at::Tensor mean = at::zeros(shapes_[index], at::kDouble);

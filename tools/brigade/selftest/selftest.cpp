@@ -1,5 +1,6 @@
 // brigade selftest: real workers run every hook against the exact mean, and a table says
 // which kept their promise.
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -7,7 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "brigade/error.h"
+#include "brigade/launch.h"
 #include "common/command.h"
 #include "common/json_file.h"
 #include "common/shared_memory.h"
@@ -93,13 +94,11 @@ void work(const Worker& worker, const std::vector<HookCheck>& checks, Report& re
 Json run_checks(const SelftestOptions& options, const SharedMemory<Report>& report) {
   const std::vector<HookCheck> checks = hook_checks();
   std::string death;
-  LaunchOptions launch_options;
+  WorkerOptions workers = options.workers;
   // A hook that hangs must not take minutes to be found.
-  if (!std::getenv("BRIGADE_TIMEOUT")) launch_options.environment["BRIGADE_TIMEOUT"] = "10";
+  if (!std::getenv("BRIGADE_TIMEOUT")) workers.environment["BRIGADE_TIMEOUT"] = "10";
   try {
-    run_workers(
-        options.workers, [&](const Worker& worker) { work(worker, checks, *report); },
-        launch_options);
+    run_workers(workers, [&](const Worker& worker) { work(worker, checks, *report); });
   } catch (const ConfigError&) {
     throw;
   } catch (const LaunchError& error) {

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "brigade/sampler.h"
+
 namespace brigade::tool {
 namespace {
 
@@ -73,6 +75,17 @@ Batch BatchMaker::make(const Part& part, std::span<const std::int64_t> examples)
     input = input / data_.scale;
   }
   return {input.to(device_), part.labels.index_select(0, index).to(device_)};
+}
+
+Batch next_batch(const BatchMaker& batches, DistributedSampler& sampler,
+                 std::size_t count) {
+  auto rows = sampler.next(count);
+  if (!rows) {
+    sampler.set_epoch(sampler.epoch() + 1);
+    rows = sampler.next(count);
+  }
+  const std::vector<std::int64_t> examples(rows->begin(), rows->end());
+  return batches.train(examples);
 }
 
 }  // namespace brigade::tool

@@ -7,6 +7,10 @@
 
 #include "train/data.h"
 
+namespace brigade {
+class DistributedSampler;
+}
+
 namespace brigade::tool {
 
 struct Batch {
@@ -42,6 +46,9 @@ class BatchMaker {
   Part train_, test_;
   at::Tensor mean_, deviation_;  // of a table's columns, over the rows to train on
 };
+
+// The next `count` examples of this rank to train on, epoch after epoch.
+Batch next_batch(const BatchMaker& batches, DistributedSampler& sampler, std::size_t count);
 
 // How many examples there are to train and to test on. No torch.
 struct ExampleCounts {

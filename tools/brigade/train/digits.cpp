@@ -20,6 +20,4 @@ namespace brigade::tool {
 
 std::string_view digits_text() { return {brigade_digits_begin, brigade_digits_end}; }
 
-DataSet digits() { return parse_csv(digits_text(), 16, "the digits set"); }
-
 }  // namespace brigade::tool

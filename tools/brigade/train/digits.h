@@ -1,12 +1,10 @@
 // The handwritten digits of data/digits.csv, which are part of the program.
 #pragma once
-#include "train/data_set.h"
+#include <string_view>
 
 namespace brigade::tool {
 
-// The file's own text.
+// The lines of the file: 64 pixels from 0 to 16, and the digit.
 std::string_view digits_text();
-// Features are 64 pixels from 0 to 1, labels 0 to 9.
-DataSet digits();
 
 }  // namespace brigade::tool

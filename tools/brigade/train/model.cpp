@@ -1,19 +1,20 @@
 #include "train/model.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
-#include <array>
 #include <cmath>
-
-#include "base/option_spec.h"
-#include "brigade/error.h"
 
 namespace brigade::tool {
 namespace {
 
 namespace nn = torch::nn;
 using Kind = TrainData::Kind;
-constexpr std::int64_t kHeads = 4;
 
 class Mlp : public Model {
  public:
@@ -77,11 +78,11 @@ struct BlockImpl : nn::Module {
   at::Tensor forward(at::Tensor x, const at::Tensor& future) {
     const auto batch = x.size(0), time = x.size(1), width = x.size(2);
     const auto parts = heads(norm1(x))
-                           .view({batch, time, 3, kHeads, width / kHeads})
+                           .view({batch, time, 3, kAttentionHeads, width / kAttentionHeads})
                            .permute({2, 0, 3, 1, 4})
                            .unbind(0);  // query, key, value: batch, head, time, width
     at::Tensor scores = torch::matmul(parts[0], parts[1].transpose(2, 3)) /
-                        std::sqrt(static_cast<double>(width / kHeads));
+                        std::sqrt(static_cast<double>(width / kAttentionHeads));
     scores = scores.masked_fill(future, -INFINITY).softmax(3);
     const at::Tensor seen =
         torch::matmul(scores, parts[2]).transpose(1, 2).reshape({batch, time, width});
@@ -124,38 +125,6 @@ class Transformer : public Model {
 };
 
 }  // namespace
-
-ModelOptions complete(ModelOptions options, const TrainData& data) {
-  static constexpr std::array<std::string_view, 3> kModels{"mlp", "cnn", "transformer"};
-  if (options.model.empty()) {
-    options.model = data.kind == Kind::text     ? "transformer"
-                    : data.kind == Kind::images ? "cnn"
-                                                : "mlp";
-  }
-  if (std::ranges::find(kModels, options.model) == kModels.end()) {
-    throw ConfigError("--model: no model named '" + options.model + "'" +
-                      base::suggestion(options.model, kModels));
-  }
-  const bool text = data.kind == Kind::text;
-  if ((options.model == "transformer") != text) {
-    throw ConfigError("--model " + options.model + " does not suit --data " + data.name +
-                      (text ? ": text needs the transformer"
-                            : ": the transformer is for text:FILE; take mlp or cnn"));
-  }
-  if (options.model == "cnn" && data.kind == Kind::table) {
-    throw ConfigError("--model cnn needs images (digits or idx:FOLDER), and --data " +
-                      data.name + " is a table; take mlp");
-  }
-  if (options.width == 0) {
-    options.width = options.model == "mlp" ? 128 : options.model == "cnn" ? 32 : 64;
-  }
-  if (text && options.width % kHeads != 0) {
-    throw ConfigError("--width is " + std::to_string(options.width) +
-                      "; of a transformer it must be a multiple of " +
-                      std::to_string(kHeads));
-  }
-  return options;
-}
 
 std::shared_ptr<Model> make_model(const ModelOptions& options, const TrainData& data) {
   const auto classes = static_cast<std::int64_t>(data.classes.size());

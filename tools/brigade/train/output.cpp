@@ -7,8 +7,8 @@
 
 #include "base/atomic_file.h"
 #include "common/json_file.h"
+#include "common/number_text.h"
 #include "report/report.h"
-#include "report/svg.h"
 #include "report/trace_file.h"
 
 namespace brigade::tool {

@@ -11,7 +11,7 @@
 #include "report/metrics.h"
 #include "report/run_record.h"
 #include "report/tensorboard.h"
-#include "train/run.h"
+#include "train/options.h"
 
 namespace brigade::tool {
 

@@ -1,5 +1,5 @@
 // brigade train: a small trainer for digits, tables, MNIST-like images and text.
-#include <cstdio>
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -13,7 +13,7 @@
 #include "common/shaped_link.h"
 #include "train/batches.h"
 #include "train/lr_schedule.h"
-#include "train/run.h"
+#include "train/training.h"
 
 namespace brigade::tool {
 namespace {
@@ -82,13 +82,9 @@ void start(TrainOptions options, bool workers_given) {
   if (inside && !options.link.empty()) {
     throw ConfigError("--link: only for workers that brigade train starts itself");
   }
-  double rate = 0;
-  if (!options.link.empty()) {
-    rate = parse_rate(options.link, "--link");
-    const std::string why = ShapedLink::missing();
-    if (!why.empty()) throw ConfigError("--link cannot be used here: " + why);
-    options.link = rate_text(rate);
-  }
+  const auto link = link_from(options.link, options.workers.workers);
+  options.link = link ? link->rate() : "";
+  options.workers.link = link.get();
   const TrainData data = load_data(options.data, options.label);
   options.model = complete(options.model, data);
   if (!options.out.empty()) base::check_output_folder(options.out, "--out");
@@ -99,9 +95,7 @@ void start(TrainOptions options, bool workers_given) {
     train(worker, options, data);
   };
   if (inside) return run_as_worker(options.workers, body);
-  std::unique_ptr<ShapedLink> link;
-  if (rate > 0) link = std::make_unique<ShapedLink>(options.workers.workers, rate);
-  run_workers(options.workers, body, {}, link.get());
+  run_workers(options.workers, body);
 }
 
 void add_data_options(CLI::App& command, TrainOptions& options) {

@@ -1,12 +1,11 @@
-// What a worker of brigade train does.
+// What brigade train is asked to do.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "common/workers.h"
-#include "train/data.h"
-#include "train/model.h"
+#include "train/model_options.h"
 
 namespace brigade::tool {
 
@@ -33,10 +32,5 @@ struct TrainOptions {
   std::string link;     // as it was given; empty: the network as it is
   std::string command;  // the line that was typed
 };
-
-// Collective over the worker's group: trains, evaluates, saves; rank 0 shows what happens
-// and writes the files. Throws Error when the loss is not finite, when replicas differ that
-// must not, and when something cannot be written.
-void train(const Worker& worker, const TrainOptions& options, const TrainData& data);
 
 }  // namespace brigade::tool

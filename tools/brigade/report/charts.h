@@ -30,8 +30,4 @@ std::string timelines(std::span<const Series> series, const std::string& link);
 std::vector<std::string> links_of(std::span<const Series> series);
 std::string link_name(const std::string& link);
 
-// Text of the page's style sheet and of its script.
-extern const char* const kReportStyle;
-extern const char* const kReportScript;
-
 }  // namespace brigade::tool

@@ -4,15 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "common/team.h"
+#include "common/workers.h"
 
 namespace brigade::tool {
 
 // Times PyTorch's hooks as bench does ours, and prints both side by side. `ours`: bench's
 // rows. Gives {"python", "rows": […]}, where a row has times or, under "skipped", why there
 // are none; or {"skipped"} when no Python here has torch.
-nlohmann::json bench_torch(const TeamOptions& team, const std::vector<std::string>& specs,
-                           const std::vector<int64_t>& sizes, double seconds, int steps,
-                           const nlohmann::json& ours);
+nlohmann::json bench_pytorch(const WorkerOptions& workers,
+                             const std::vector<std::string>& specs,
+                             const std::vector<int64_t>& sizes, double seconds, int steps,
+                             const nlohmann::json& ours);
 
 }  // namespace brigade::tool

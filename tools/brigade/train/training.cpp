@@ -1,40 +1,30 @@
-#include "train/run.h"
+#include "train/training.h"
 
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <chrono>
 #include <cinttypes>
 #include <cmath>
 #include <set>
 
-#include "base/hash.h"
-#include "brigade/brigade.h"
+#include "brigade/checkpoint.h"
+#include "brigade/distributed_data_parallel.h"
+#include "brigade/hooks/registry.h"
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/sampler.h"
+#include "common/fingerprint.h"
+#include "common/hook_choice.h"
 #include "report/timeline.h"
 #include "train/batches.h"
 #include "train/lr_schedule.h"
+#include "train/model.h"
 #include "train/output.h"
 
 namespace brigade::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string fingerprint(const torch::nn::Module& module) {
-  std::string hashes;
-  for (const at::Tensor& parameter : module.parameters()) {
-    const at::Tensor bytes = parameter.detach().cpu().contiguous();
-    char text[17];
-    std::snprintf(
-        text, sizeof text, "%016" PRIx64,
-        base::hash64({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}));
-    hashes += text;
-  }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016" PRIx64, base::hash64(hashes));
-  return text;
-}
 
 double own_lr(const optim::Optimizer& optimizer) {
   return std::stod(optimizer.state({}).values.at("options.lr"));
@@ -130,13 +120,11 @@ class Training {
     const HookStats stats = ddp_->hook_stats();
     const DdpLoggingData ddp = ddp_->logging_data();
     outcome.bucket_bytes = ddp.bucket_bytes;
-    Series series{.overlap = stats.total.overlap()};
-    const std::string name = options_.hook.substr(0, options_.hook.find(':'));
-    for (const HookEntry& entry : hook_table()) {
-      if (entry.name == name) series.takes_mean = entry.tolerance >= 0;
-    }
+    Series series{.takes_mean = tolerance_of(options_.hook) >= 0,
+                  .overlap = stats.total.overlap()};
     series.gradient_bytes = static_cast<double>(ddp.parameter_bytes);
-    series.fingerprints = worker_.group.gather_texts("the replicas", fingerprint(*model_));
+    series.fingerprints =
+        worker_.group.gather_texts("the replicas", fingerprint(model_->parameters()));
     if (timeline_) series.spans = timeline_->gather();
     return series;
   }
@@ -168,19 +156,10 @@ class Training {
            });
   }
 
-  Batch next_batch() {
-    auto rows = sampler_.next(static_cast<std::size_t>(options_.batch));
-    if (!rows) {
-      sampler_.set_epoch(sampler_.epoch() + 1);
-      rows = sampler_.next(static_cast<std::size_t>(options_.batch));
-    }
-    const std::vector<std::int64_t> examples(rows->begin(), rows->end());
-    return batches_.train(examples);
-  }
-
   StepPoint train_step(double lr) {
     if (timeline_) timeline_->begin_step(options_.steps - step_);
-    const Batch batch = next_batch();
+    const Batch batch =
+        next_batch(batches_, sampler_, static_cast<std::size_t>(options_.batch));
     const auto begin = Clock::now();
     optimizer_->set_lr(lr);
     const at::Tensor loss =
@@ -261,10 +240,6 @@ class Training {
   std::int64_t step_ = 0;
   double seconds_ = 0;
 };
-
-}  // namespace
-
-namespace {
 
 void run(Training& training, const Worker& worker, const TrainOptions& options,
          const TrainData& data) {

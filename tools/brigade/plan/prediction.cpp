@@ -1,4 +1,4 @@
-#include "plan/model.h"
+#include "plan/prediction.h"
 
 #include <algorithm>
 #include <array>

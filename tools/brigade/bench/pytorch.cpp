@@ -1,4 +1,4 @@
-#include "bench/torch.h"
+#include "bench/pytorch.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,24 +6,25 @@
 #include <cstdlib>
 
 #include "bench/reduction.h"
-#include "brigade/launch.h"
+#include "brigade/error.h"
+#include "common/answers.h"
 #include "common/hook_choice.h"
-#include "common/quantities.h"
+#include "common/number_text.h"
 #include "common/terminal.h"
 
 // The script itself, in the program's read-only data.
 asm(R"(
   .section .rodata
-  .type brigade_bench_torch_begin, @object
-  .type brigade_bench_torch_end, @object
-brigade_bench_torch_begin:
-  .incbin ")" BRIGADE_BENCH_TORCH_PY R"("
-brigade_bench_torch_end:
+  .type brigade_bench_pytorch_begin, @object
+  .type brigade_bench_pytorch_end, @object
+brigade_bench_pytorch_begin:
+  .incbin ")" BRIGADE_BENCH_PYTORCH_PY R"("
+brigade_bench_pytorch_end:
   .previous
 )");
 extern "C" {
-extern const char brigade_bench_torch_begin[];
-extern const char brigade_bench_torch_end[];
+extern const char brigade_bench_pytorch_begin[];
+extern const char brigade_bench_pytorch_end[];
 }
 
 namespace brigade::tool {
@@ -69,12 +70,12 @@ json skipped(const json& row, const std::string& why) {
 }
 
 // What the script is to do, as it reads it.
-json work_for(const TeamOptions& team, const json& ours, double seconds, int steps,
+json work_for(const WorkerOptions& workers, const json& ours, double seconds, int steps,
               std::vector<json>& rows) {
   json work = json::array();
   for (const json& row : ours) {
     const std::string why =
-        obstacle(row["hook"], row["buckets"].get<int64_t>(), team.device == "cpu");
+        obstacle(row["hook"], row["buckets"].get<int64_t>(), workers.device == "cpu");
     if (!why.empty()) {
       rows.push_back(skipped(row, why));
       continue;
@@ -114,9 +115,9 @@ void print(const json& ours, const json& theirs) {
 
 }  // namespace
 
-json bench_torch(const TeamOptions& team, const std::vector<std::string>& specs,
-                 const std::vector<int64_t>& sizes, double seconds, int steps,
-                 const json& ours) {
+json bench_pytorch(const WorkerOptions& workers, const std::vector<std::string>& specs,
+                   const std::vector<int64_t>& sizes, double seconds, int steps,
+                   const json& ours) {
   Terminal terminal;
   std::string python, tried;
   for (const std::string& candidate : candidates()) {
@@ -131,13 +132,14 @@ json bench_torch(const TeamOptions& team, const std::vector<std::string>& specs,
     return {{"skipped", why}};
   }
   std::vector<json> rows;
-  const json work = work_for(team, ours, seconds, steps, rows);
+  const json work = work_for(workers, ours, seconds, steps, rows);
   const Answers answers;
   terminal.progress("PyTorch's own hooks");
   if (!work.empty()) {
-    run_team(team,
-             {python, "-c", std::string(brigade_bench_torch_begin, brigade_bench_torch_end),
-              work.dump(), answers.path(), team.device});
+    run_workers(
+        workers,
+        {python, "-c", std::string(brigade_bench_pytorch_begin, brigade_bench_pytorch_end),
+         work.dump(), answers.path(), workers.device});
   }
   for (const json& row : answers.all()) rows.push_back(row);
   // In the order of our own rows.

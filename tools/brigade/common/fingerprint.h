@@ -1,0 +1,13 @@
+// Whether tensors are equal bit by bit, in a word that ranks can compare.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace brigade::tool {
+
+// 16 digits that depend on every byte of all tensors, wherever they are.
+std::string fingerprint(const std::vector<at::Tensor>& tensors);
+
+}  // namespace brigade::tool

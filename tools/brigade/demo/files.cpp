@@ -1,0 +1,45 @@
+#include "demo/files.h"
+
+#include <chrono>
+
+#include "base/atomic_file.h"
+#include "report/metrics.h"
+#include "report/report.h"
+#include "report/tensorboard.h"
+#include "report/trace_file.h"
+
+namespace brigade::tool {
+namespace {
+
+void write_events(const RunRecord& record, const std::string& folder) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double seconds = std::chrono::duration<double>(now).count();
+  for (const Series& series : record.series) {
+    const std::string place =
+        folder + "/" + series.hook + (series.link.empty() ? "" : "_over_link");
+    base::check_output_folder(place, "--out");
+    base::write_whole(place + "/events.out.tfevents.demo",
+                      tensorboard_text(series, seconds));
+  }
+}
+
+}  // namespace
+
+void write_demo_files(Terminal& terminal, const RunRecord& record,
+                      const std::string& folder) {
+  const auto say = [&](const std::string& path, const std::string& what) {
+    terminal.line("  " + padded(path, 34) + " " + terminal.paint(Paint::dim, what));
+  };
+  const auto write = [&](const std::string& name, const std::string& text,
+                         const std::string& what) {
+    base::write_whole(folder + "/" + name, text);
+    say(folder + "/" + name, what);
+  };
+  write("report.html", report_html(record), "charts and timelines, for a browser");
+  write("metrics.jsonl", metrics_text(record), "a line a step");
+  write("trace.json", trace_text(record), "for ui.perfetto.dev or chrome://tracing");
+  write_events(record, folder + "/tensorboard");
+  say(folder + "/tensorboard", "for tensorboard --logdir");
+}
+
+}  // namespace brigade::tool
