@@ -6,17 +6,12 @@
 
 #include <memory>
 
-#include "support/command.h"
+#include "launch/brigade_run.h"
+#include "support/network_namespaces.h"
 #include "support/reserved_port.h"
 
 namespace brigade {
 namespace {
-
-using testing::Command;
-using testing::CommandOptions;
-using testing::CommandResult;
-using testing::none_left;
-using testing::run_command;
 
 // Launchers of one job, here all on this host.
 class Nodes : public ::testing::Test {
@@ -24,10 +19,10 @@ class Nodes : public ::testing::Test {
   std::unique_ptr<Command> node(int rank, std::vector<std::string> rest, int nodes = 2,
                                 std::vector<std::string> before = {}) {
     std::vector<std::string> words = std::move(before);
-    words.insert(words.end(), {testing::built_program("brigade"), "run", "--nnodes",
-                               std::to_string(nodes), "--node-rank", std::to_string(rank),
-                               "--master-addr", address_, "--master-port", port_});
-    words.insert(words.end(), rest.begin(), rest.end());
+    rest.insert(rest.begin(),
+                {"--nnodes", std::to_string(nodes), "--node-rank", std::to_string(rank),
+                 "--master-addr", address_, "--master-port", port_});
+    for (const std::string& word : brigade_run(std::move(rest))) words.push_back(word);
     return std::make_unique<Command>(words, options_);
   }
   std::string address_ = "127.0.0.1";
@@ -150,7 +145,8 @@ TEST_F(Nodes, ANodeRankGivenTwiceIsRefused) {
 class TwoHosts : public Nodes {
  protected:
   void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "only root can make network namespaces";
+    const std::string why = testing::why_no_network_namespaces();
+    if (!why.empty()) GTEST_SKIP() << why;
     const std::string id = std::to_string(getpid());
     left_ = "brg" + id + "l";
     right_ = "brg" + id + "r";
@@ -161,10 +157,7 @@ class TwoHosts : public Nodes {
         " addr add 10.77.0.2/24 dev brg0; " + "for n in " + left_ + " " + right_ +
         "; do ip -n $n link set lo up; ip -n $n link set brg0 up; done";
     const CommandResult result = run_command({"bash", "-c", make});
-    if (result.exit_code != 0) {
-      TearDown();
-      GTEST_SKIP() << "no network namespaces here: " << result.err;
-    }
+    ASSERT_EQ(result.exit_code, 0) << result.err;
     address_ = "10.77.0.1";
     port_ = "29500";
   }

@@ -9,27 +9,17 @@
 #include <iterator>
 #include <regex>
 
-#include "support/command.h"
+#include "launch/brigade_run.h"
 
 namespace brigade {
 namespace {
 
-using testing::Command;
-using testing::CommandOptions;
-using testing::CommandResult;
-using testing::none_left;
-using testing::run_command;
 using testing::TemporaryFolder;
 using Lines = std::vector<std::string>;
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::string> brigade_run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {testing::built_program("brigade"), "run"});
-  return arguments;
 }
 
 CommandResult run(std::vector<std::string> arguments, CommandOptions options = {}) {

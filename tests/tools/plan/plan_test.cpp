@@ -96,8 +96,8 @@ TEST(Plan, RefusesWhatItCannotReadInOneLineAndWritesNothing) {
       {{"--params", "1M", "--compute", "-3"}, 2, "--compute", "-3"},
       {{"--params", "1M", "--hosts", "0"}, 2, "--hosts", "1"},
       {{"--validate", "--validate-size", "2Q"}, 2, "2Q", "1M"},
-      {{"--model", folder.path() + "/none"}, 1, "/none", ""},
-      {{"--model", garbage}, 1, "garbage", ""},
+      {{"--model", folder.path() + "/none"}, 1, "/none", "No such file"},
+      {{"--model", garbage}, 1, "garbage.safetensors", "not a safetensors file"},
       {{"--model", whole_numbers}, 2, "numbers.safetensors", "floating"},
   };
   for (const Case& c : cases) {
@@ -111,6 +111,7 @@ TEST(Plan, RefusesWhatItCannotReadInOneLineAndWritesNothing) {
     const Program plan(words);
     SCOPED_TRACE(plan.err);
     EXPECT_EQ(plan.exit_code, c.exit_code);
+    ASSERT_FALSE(c.named.empty() || c.forms.empty());  // an empty text is in every error
     EXPECT_NE(plan.err.find(c.named), std::string::npos) << c.named;
     EXPECT_NE(plan.err.find(c.forms), std::string::npos) << c.forms;
     EXPECT_EQ(std::count(plan.err.begin(), plan.err.end(), '\n'), 1);

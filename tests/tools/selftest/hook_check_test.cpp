@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "brigade/hooks/registry.h"
 #include "support/ranks.h"
 
 namespace brigade::tool {
@@ -45,10 +46,40 @@ Task<at::Tensor> mean(Bucket bucket, Comm& comm) {
 
 TEST(HookCheck, EveryHookOfTheTableIsInIt) {
   const auto checks = hook_checks();
-  for (const char* name : {"allreduce", "fp16", "int8", "noop", "powersgd:rank=2,start=0",
-                           "batched_powersgd:rank=2,start=0", "fp16+int8"}) {
-    EXPECT_TRUE(std::ranges::any_of(checks, [&](const auto& c) { return c.name == name; }))
-        << name;
+  ASSERT_FALSE(hook_table().empty());
+  for (const HookEntry& entry : hook_table()) {
+    const std::string name(entry.name);
+    SCOPED_TRACE(name);
+    const auto count = [&](bool low_rank, double tolerance) {
+      return std::ranges::count_if(checks, [&](const HookCheck& check) {
+        return check.name.substr(0, check.name.find(':')) == name &&
+               check.low_rank == low_rank && check.tolerance <= tolerance &&
+               (check.tolerance < 0) == (tolerance < 0);
+      });
+    };
+    const bool low_rank = std::ranges::count(entry.options, "rank") > 0;
+    // Low-rank hooks are held to gradients that they can give back.
+    EXPECT_EQ(count(true, 1e-3), low_rank ? 1 : 0);
+    EXPECT_EQ(count(false, entry.tolerance), 1);
+  }
+  for (const HookCheck& check : checks) EXPECT_NE(check.make(), nullptr) << check.name;
+}
+
+TEST(HookCheck, EveryWrapperIsInIt) {
+  std::vector<std::string> wrappers;
+  for (const HookCheck& check : hook_checks()) {
+    if (const size_t plus = check.name.find('+'); plus != std::string::npos)
+      wrappers.push_back(check.name.substr(0, plus));
+  }
+  for (const HookEntry& entry : hook_table()) {
+    const std::string name(entry.name);
+    bool wraps = true;
+    try {
+      make_hook(name + "+allreduce");
+    } catch (const ConfigError&) {
+      wraps = false;
+    }
+    EXPECT_EQ(std::ranges::count(wrappers, name) > 0, wraps) << name;
   }
 }
 

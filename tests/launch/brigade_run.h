@@ -1,0 +1,22 @@
+// brigade run as a user starts it, and the names that its tests use.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "support/command.h"
+
+namespace brigade {
+
+using testing::Command;
+using testing::CommandOptions;
+using testing::CommandResult;
+using testing::none_left;
+using testing::run_command;
+
+// The words of a command line: brigade run ARGUMENTS.
+inline std::vector<std::string> brigade_run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {testing::built_program("brigade"), "run"});
+  return arguments;
+}
+
+}  // namespace brigade
