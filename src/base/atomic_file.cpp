@@ -1,14 +1,16 @@
 #include "base/atomic_file.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
+#include "base/signals.h"
 #include "brigade/error.h"
 
 namespace brigade::base {
@@ -16,40 +18,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Holds back what would end the process between making a file and giving it its name.
-class SignalsWait {
- public:
-  SignalsWait() {
-    sigset_t ending;
-    sigemptyset(&ending);
-    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ending, number);
-    pthread_sigmask(SIG_BLOCK, &ending, &before_);
-  }
-  ~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsWait(const SignalsWait&) = delete;
-  SignalsWait& operator=(const SignalsWait&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 // 0, or what went wrong.
-int write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(fd, text.data(), text.size());
+int write_bytes(int fd, std::string_view bytes) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;  // one call writes 2 GiB at most
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), std::min(bytes.size(), kMost));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return count < 0 ? errno : ENOSPC;
-    text.remove_prefix(static_cast<std::size_t>(count));
+    bytes.remove_prefix(static_cast<std::size_t>(count));
   }
   return 0;
 }
 
-std::string beside(const std::string& path) {
-  return path + ".part" + std::to_string(getpid());
+std::string of_this_process() { return ".part" + std::to_string(getpid()); }
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
-std::string cannot_write(const std::string& path, int error) {
-  return "cannot write '" + path + "': " + std::strerror(error);
+std::string cannot(const char* doing, const std::string& path, int error) {
+  return std::string("cannot ") + doing + " '" + path + "': " + std::strerror(error);
 }
 
 // A device or a pipe: renaming a file to its name would replace it.
@@ -59,17 +48,72 @@ bool is_special(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
+void write_special(const std::string& path, std::string_view text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) throw Error(cannot("write", path, errno));
+  int error = write_bytes(fd, text);
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error) throw Error(cannot("write", path, error));
+}
+
 }  // namespace
+
+AtomicFile::AtomicFile(std::string path, std::string_view beside)
+    : path_(std::move(path)), partial_(path_ + std::string(beside)) {
+  fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("create", errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!committed_) unlink(partial_.c_str());
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  if (const int error = write_bytes(fd_, bytes)) fail("write", error);
+}
+
+void AtomicFile::commit() {
+  // Some file systems notice only now that a write has failed.
+  if (close(std::exchange(fd_, -1)) != 0) fail("write", errno);
+  if (rename(partial_.c_str(), path_.c_str()) != 0) fail("rename", errno);
+  committed_ = true;
+}
+
+void AtomicFile::commit_to_disk() {
+  if (fsync(fd_) != 0) fail("flush", errno);
+  commit();
+  flush_folder();
+}
+
+void AtomicFile::fail(const char* doing, int error) {
+  // Not in the destructor only: it does not run when the constructor throws.
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+  unlink(partial_.c_str());
+  throw Error(cannot(doing, path_, error) + "; nothing there has changed");
+}
+
+// The new name lasts only when the folder is on the disk as well.
+void AtomicFile::flush_folder() const {
+  const int fd = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool flushed = fd >= 0 && fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (!flushed) {
+    throw Error(cannot("flush the folder of", path_, error) +
+                "; the new file is there, but may not outlive a power cut");
+  }
+}
 
 void check_output_folder(const std::string& folder, std::string_view flag) {
   const auto fail = [&](const std::string& why) {
     throw ConfigError(std::string(flag) + ": cannot write into '" + folder + "': " + why);
   };
-  const SignalsWait wait;
+  const HeldBack held(ending_signals());
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(error.message());
-  const std::string probe = beside(folder + "/probe");
+  const std::string probe = folder + "/probe" + of_this_process();
   const int fd = open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (fd < 0) fail(std::strerror(errno));
   close(fd);
@@ -81,44 +125,37 @@ void check_output_file(const std::string& path, std::string_view flag) {
     throw ConfigError(std::string(flag) + ": '" + path + "' is no name for a file");
   }
   if (access(path.c_str(), F_OK) == 0 && access(path.c_str(), W_OK) != 0) {
-    throw ConfigError(std::string(flag) + ": " + cannot_write(path, errno));
+    throw ConfigError(std::string(flag) + ": " + cannot("write", path, errno));
   }
   if (is_special(path)) return;
-  const std::string folder = fs::path(path).parent_path().string();
-  check_output_folder(folder.empty() ? "." : folder, flag);
+  check_output_folder(folder_of(path), flag);
 }
 
 void write_whole(const std::string& path, std::string_view text) {
-  const SignalsWait wait;
-  const bool special = is_special(path);
-  const std::string part = special ? path : beside(path);
-  const int fd = open(part.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(cannot_write(path, errno));
-  int error = write_all(fd, text);
-  if (close(fd) != 0 && error == 0) error = errno;  // some file systems notice only now
-  if (error == 0 && !special && rename(part.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return;
-  if (!special) unlink(part.c_str());
-  throw Error(cannot_write(path, error));
+  const HeldBack held(ending_signals());
+  if (is_special(path)) return write_special(path, text);
+  AtomicFile file(path, of_this_process());
+  file.write(text);
+  file.commit();
 }
 
 RecordFile::RecordFile(std::string path, bool append) : path_(std::move(path)) {
   const int mode = O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
   fd_ = open(path_.c_str(), mode, 0644);
-  if (fd_ < 0) throw Error(cannot_write(path_, errno));
+  if (fd_ < 0) throw Error(cannot("write", path_, errno));
 }
 
 RecordFile::~RecordFile() { close(fd_); }
 
 void RecordFile::add(std::string_view record) {
-  const SignalsWait wait;
+  const HeldBack held(ending_signals());
   const off_t before = lseek(fd_, 0, SEEK_END);
-  const int error = write_all(fd_, record);
+  const int error = write_bytes(fd_, record);
   if (error == 0) return;
   if (before >= 0 && ftruncate(fd_, before) != 0) {
-    throw Error(cannot_write(path_, error) + "; its last record is not complete");
+    throw Error(cannot("write", path_, error) + "; its last record is not complete");
   }
-  throw Error(cannot_write(path_, error));
+  throw Error(cannot("write", path_, error));
 }
 
 }  // namespace brigade::base

@@ -1,31 +1,19 @@
 #include "base/error_file.h"
 
-#include <c10/util/Exception.h>
-#include <cxxabi.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <typeinfo>
+
+#include "base/read_whole.h"
 
 namespace brigade::base {
 namespace {
 
 using nlohmann::json;
-
-std::string type_name(const std::type_info& type) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
-  std::string name = status == 0 ? text : type.name();
-  std::free(text);
-  return name;
-}
 
 std::string message_in(const std::string& text) {
   const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -40,13 +28,6 @@ std::string message_in(const std::string& text) {
 }
 
 }  // namespace
-
-std::string describe(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  // Torch's texts have a backtrace of dozens of lines behind them.
-  return type_name(typeid(error)) + ": " +
-         (torch_error ? torch_error->what_without_backtrace() : error.what());
-}
 
 void write_error_file(const std::string& message) noexcept try {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
@@ -70,8 +51,7 @@ void write_error_file(const std::string& message) noexcept try {
 std::optional<RecordedError> read_error_file(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0 || info.st_size == 0) return std::nullopt;
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_whole(path);
   using namespace std::chrono;
   const auto since_epoch = seconds(info.st_mtim.tv_sec) + nanoseconds(info.st_mtim.tv_nsec);
   return RecordedError{

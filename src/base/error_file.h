@@ -1,7 +1,6 @@
 // The file through which a worker tells its launcher why it failed, in torchrun's format.
 #pragma once
 #include <chrono>
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -13,8 +12,6 @@ struct RecordedError {
   std::chrono::system_clock::time_point when;
 };
 
-// "Type: text", the type without its namespaces' inner details.
-std::string describe(const std::exception& error);
 // Writes to TORCHELASTIC_ERROR_FILE, if set; a first error there is kept. Never throws: a
 // worker that cannot write it still has its stderr.
 void write_error_file(const std::string& message) noexcept;

@@ -1,19 +1,23 @@
-// What LibTorch's and gloo's exceptions say, without stack traces and places in their
-// sources.
+// What exceptions say to people. LibTorch's texts carry a C++ stack trace of dozens of
+// lines behind them; it is never shown.
 #pragma once
-#include <c10/util/Exception.h>
-
+#include <exception>
 #include <string>
 
 namespace brigade::base {
 
-inline std::string cause_of(const std::exception& error) {
-  auto* torch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch ? torch->what_without_backtrace() : error.what();
-  if (auto end = text.find("] "); text.rfind("[/", 0) == 0 && end != std::string::npos) {
-    text.erase(0, end + 2);
-  }
-  return text.substr(0, text.find('\n'));
-}
+// The whole text.
+std::string text_of(const std::exception& error);
+std::string text_of(const std::exception_ptr& error);
+
+// The first line, without the place in gloo's sources that some texts begin with.
+std::string cause_of(const std::exception& error);
+
+// "Type: text".
+std::string describe(const std::exception& error);
+
+// The text of an error of our own, whose type says nothing more to a user; "Type: text" of
+// any other.
+std::string report_of(const std::exception& error);
 
 }  // namespace brigade::base

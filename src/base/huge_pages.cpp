@@ -3,10 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <cstdlib>
-#include <fstream>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+
+#include "base/read_whole.h"
 
 namespace brigade::base {
 namespace {
@@ -23,9 +24,8 @@ constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
 // MADV_COLLAPSE itself does not ask.
 bool allowed() {
   static const bool answer = [] {
-    std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-    std::string setting;
-    return std::getline(file, setting) && setting.find("[never]") == std::string::npos;
+    const std::string setting = read_whole("/sys/kernel/mm/transparent_hugepage/enabled");
+    return !setting.empty() && setting.find("[never]") == std::string::npos;
   }();
   return answer;
 }

@@ -1,4 +1,4 @@
-// The content of a file, also of one in /proc whose process may end at any moment.
+// The content of a file, also of one in /proc, about a process that may end at any moment.
 #pragma once
 #include <string>
 

@@ -11,6 +11,7 @@
 #include <regex>
 #include <set>
 
+#include "base/exception_text.h"
 #include "checkpoint/buckets.h"
 #include "checkpoint/format.h"
 
@@ -81,7 +82,7 @@ std::vector<std::string> agree(const ProcessGroup& group, const std::string& wha
   try {
     text = "+" + mine();
   } catch (const std::exception& error) {
-    text = std::string("-") + error.what();
+    text = "-" + base::text_of(error);
   }
   std::vector<std::string> all = group.gather_texts(what, text);
   for (size_t rank = 0; rank < all.size(); ++rank) {

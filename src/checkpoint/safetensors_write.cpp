@@ -1,12 +1,8 @@
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/hash.h"
 #include "checkpoint/format.h"
 
@@ -16,69 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// A file that becomes `path` in commit(), or goes away.
-class PartialFile {
- public:
-  explicit PartialFile(std::string path)
-      : path_(std::move(path)), partial_(path_ + ".partial") {
-    file_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file_ < 0) fail("create");
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-  ~PartialFile() {
-    if (file_ >= 0) ::close(file_);
-    if (!committed_) ::unlink(partial_.c_str());
-  }
-
-  void write(std::string_view bytes) {
-    constexpr size_t kMost = size_t{1} << 30;  // one call writes 2 GiB at most
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(file_, bytes.data(), std::min(bytes.size(), kMost));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail("write");
-      bytes.remove_prefix(static_cast<size_t>(count));
-    }
-  }
-
-  void commit() {
-    if (::fsync(file_) != 0) fail("flush");
-    if (::close(std::exchange(file_, -1)) != 0) fail("close");
-    if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename");
-    committed_ = true;
-    flush_folder();
-  }
-
- private:
-  [[noreturn]] void fail(const char* doing) {
-    const int error = errno;
-    // Not in the destructor only: it does not run when the constructor throws.
-    if (file_ >= 0) ::close(std::exchange(file_, -1));
-    ::unlink(partial_.c_str());
-    throw CheckpointError("cannot " + std::string(doing) + " " + partial_ + ": " +
-                          std::strerror(error) + "; " + path_ + " is as it was");
-  }
-
-  // The new name lasts only when the folder is on the disk as well.
-  void flush_folder() {
-    std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-    if (folder.empty()) folder = ".";
-    const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool flushed = file >= 0 && ::fsync(file) == 0;
-    const int error = errno;
-    if (file >= 0) ::close(file);
-    if (!flushed) {
-      throw CheckpointError("cannot flush the folder of " + path_ + ": " +
-                            std::strerror(error) +
-                            "; the new file is there, but may not outlive a power cut");
-    }
-  }
-
-  std::string path_;
-  std::string partial_;
-  int file_ = -1;
-  bool committed_ = false;
-};
+// What a killed process leaves ends so; the next save takes it away.
+constexpr const char* kPartial = ".partial";
 
 struct Stored {
   std::string name;
@@ -160,12 +95,16 @@ std::string write_file(const std::string& path, const SafetensorsFile& content) 
   const std::string checksum = digits(header_hash(header, place));
   header.replace(place, checksum.size(), checksum);
 
-  PartialFile file(path);
-  const uint64_t length = header.size();
-  file.write({reinterpret_cast<const char*>(&length), sizeof length});
-  file.write(header);
-  for (const Stored& each : tensors) file.write(each.bytes());
-  file.commit();
+  try {
+    base::AtomicFile file(path, kPartial);
+    const uint64_t length = header.size();
+    file.write({reinterpret_cast<const char*>(&length), sizeof length});
+    file.write(header);
+    for (const Stored& each : tensors) file.write(each.bytes());
+    file.commit_to_disk();
+  } catch (const Error& error) {
+    throw CheckpointError(error.what());
+  }
   return checksum;
 }
 

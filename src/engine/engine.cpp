@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/exception_text.h"
 #include "base/huge_pages.h"
 #include "engine/average.h"
 
@@ -25,18 +26,6 @@ constexpr milliseconds kSlack{1000};
 constexpr milliseconds kGrace{2000};
 
 constexpr const char* kFailureKey = "failure";
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& torch_error) {
-    return torch_error.what_without_backtrace();
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
 
 void add(HookTraffic& sum, const HookTraffic& part) {
   sum.steps += part.steps;
@@ -189,7 +178,7 @@ void Engine::order_stream(Run& run) {
 void Engine::ended(Run& run, std::exception_ptr error) {
   if (error) {
     give_up(first_cause("rank " + std::to_string(group_.rank()) + ": " + run.describe() +
-                        ": " + text_of(error)));
+                        ": " + base::text_of(error)));
     return;
   }
   std::lock_guard lock(mutex_);

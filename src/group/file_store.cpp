@@ -65,26 +65,26 @@ void clear(const std::string& folder) {
 // Two bytes of the lock file, locked for the open file and not for the process: two threads
 // exclude each other too. Rank 0 holds the first; all who are at the meeting share the
 // second, so that whoever can have it alone is the last.
-enum Place : off_t { kHost, kMembers };
+enum LockedByte : off_t { kHost, kMembers };
 
-struct flock lock_of(Place place, short type) {
+struct flock lock_of(LockedByte byte, short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
-  lock.l_start = place;
+  lock.l_start = byte;
   lock.l_len = 1;
   return lock;
 }
 
 // F_RDLCK shares, F_WRLCK has alone, F_UNLCK lets go; changes atomically between them.
-bool try_lock(int file, Place place, short type) {
-  struct flock lock = lock_of(place, type);
+bool try_lock(int file, LockedByte byte, short type) {
+  struct flock lock = lock_of(byte, type);
   return fcntl(file, F_OFD_SETLK, &lock) == 0;
 }
 
 // Asks without taking the lock.
-bool is_locked(int file, Place place) {
-  struct flock lock = lock_of(place, F_RDLCK);
+bool is_locked(int file, LockedByte byte) {
+  struct flock lock = lock_of(byte, F_RDLCK);
   return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

@@ -12,11 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <thread>
+#include <utility>
 
+#include "base/read_whole.h"
 #include "brigade/error.h"
 
 namespace brigade::group {
@@ -39,21 +41,9 @@ class Socket {
   int fd_;
 };
 
-Address name_of(int fd) {
-  Address address;
-  address.length = sizeof address.storage;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
-  return address;
-}
-
-int port_of(const Address& address) {
-  return ntohs(address.storage.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port
-                   : reinterpret_cast<const sockaddr_in&>(address.storage).sin_port);
-}
-
 std::string why_not_listen(int error) {
-  if (error == EADDRINUSE) return "the port is in use; choose another";
+  if (error == EADDRINUSE)
+    return "the port is in use, perhaps by another job; choose another";
   if (error == EADDRNOTAVAIL) {
     return "it is no address of this host, where rank 0 runs; expected one that is";
   }
@@ -99,7 +89,7 @@ std::optional<Address> route_to(const Address& peer) {
   if (socket.get() < 0 || connect(socket.get(), peer.get(), peer.length) != 0) {
     return std::nullopt;
   }
-  return name_of(socket.get());
+  return own_address(socket.get());
 }
 
 std::optional<std::string> first_interface_address() {
@@ -135,6 +125,19 @@ std::string Address::host() const {
   return text;
 }
 
+int Address::port() const {
+  return ntohs(storage.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+}
+
+Address own_address(int socket) {
+  Address address;
+  address.length = sizeof address.storage;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  return address;
+}
+
 std::string endpoint(const std::string& host, int port) {
   const bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -160,18 +163,23 @@ std::vector<Address> resolve(const std::string& host, int port) {
   return found;
 }
 
-int listen_on(const Address& address) {
-  Socket socket(address.storage.ss_family, SOCK_STREAM);
-  int yes = 1;
-  // A restarted job must get its port back while the old connections are still in
-  // TIME_WAIT.
-  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (socket.get() < 0 || bind(socket.get(), address.get(), address.length) != 0 ||
-      listen(socket.get(), 2048) != 0) {
-    throw RendezvousError("cannot listen on " + endpoint(address.host(), port_of(address)) +
-                          ": " + why_not_listen(errno));
+int listen_on(std::span<const Address> addresses) {
+  int error = 0;
+  for (const Address& address : addresses) {
+    Socket socket(address.storage.ss_family, SOCK_STREAM);
+    int yes = 1;
+    // A restarted job must get its port back while the old connections are still in
+    // TIME_WAIT.
+    setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (socket.get() >= 0 && bind(socket.get(), address.get(), address.length) == 0 &&
+        listen(socket.get(), 2048) == 0) {
+      return socket.release();
+    }
+    error = errno;
   }
-  return socket.release();
+  const Address& last = addresses.back();
+  throw RendezvousError("cannot listen on " + endpoint(last.host(), last.port()) + ": " +
+                        why_not_listen(error));
 }
 
 int listen_on_all(int port) {
@@ -180,7 +188,7 @@ int listen_on_all(int port) {
   in.sin_family = AF_INET;
   in.sin_port = htons(static_cast<std::uint16_t>(port));
   address.length = sizeof in;
-  return listen_on(address);
+  return listen_on({&address, 1});
 }
 
 std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline) {
@@ -228,8 +236,8 @@ std::string outward_address(const std::string& peer) {
 std::string host_identity() {
   char name[HOST_NAME_MAX + 1] = "";
   gethostname(name, sizeof name - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::string boot = base::read_whole("/proc/sys/kernel/random/boot_id");
+  boot.erase(boot.find_last_not_of('\n') + 1);
   // Containers of one machine share its boot, and may share their name, but not their
   // loopback.
   char net[64] = "";

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,11 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool loopback() const;
   std::string host() const;  // "10.0.0.1", "::1"
+  int port() const;
 };
+
+// The address that a socket is bound to.
+Address own_address(int socket);
 
 // "host:port", with brackets around an IPv6 address.
 std::string endpoint(const std::string& host, int port);
@@ -28,9 +33,10 @@ std::string endpoint(const std::string& host, int port);
 // host.
 std::vector<Address> resolve(const std::string& host, int port);
 
-// A socket that listens on one address, or on all interfaces. The caller owns it.
-// Throws RendezvousError: port in use, not an address of this host.
-int listen_on(const Address& address);
+// A socket that listens on the first of the addresses where that is possible, or on all
+// interfaces. Port 0: a free one. The caller owns it. Throws RendezvousError: port in use,
+// not an address of this host. REQUIRES: there is an address.
+int listen_on(std::span<const Address> addresses);
 int listen_on_all(int port);
 
 // The first of a host's addresses where somebody answers; none when nobody does, or the

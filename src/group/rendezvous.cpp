@@ -46,7 +46,7 @@ int listen_for(const Address& address, const Master& master,
   const bool several_hosts = environment.local_world_size &&
                              *environment.local_world_size < environment.world_size;
   return address.loopback() && several_hosts ? listen_on_all(master.port)
-                                             : listen_on(address);
+                                             : listen_on({&address, 1});
 }
 
 c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,

@@ -9,7 +9,7 @@
 
 namespace brigade::group {
 
-NoNameServer::NoNameServer() : ready_((_res.options & RES_INIT) || res_init() == 0) {
+ResolverOff::ResolverOff() : ready_((_res.options & RES_INIT) || res_init() == 0) {
   if (!ready_) return;
   options_ = _res.options;
   servers_ = _res.nscount;
@@ -17,21 +17,22 @@ NoNameServer::NoNameServer() : ready_((_res.options & RES_INIT) || res_init() ==
   _res.nscount = 0;
 }
 
-NoNameServer::~NoNameServer() {
+ResolverOff::~ResolverOff() {
   if (!ready_) return;
   _res.options = options_;
   _res.nscount = servers_;
   _res.nsaddr_list[0] = first_;
 }
 
-void NoNameServer::ask(const sockaddr_in& server) const {
+void ResolverOff::ask(const sockaddr_in& server) const {
   if (!ready_) return;
   _res.options &= ~static_cast<unsigned long>(RES_USEVC);  // by datagrams
   _res.nsaddr_list[0] = server;
   _res.nscount = 1;
 }
 
-NoNames::NoNames() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+ResolverAnswersNo::ResolverAnswersNo()
+    : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   own_.sin_family = AF_INET;
   own_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof own_;
@@ -42,7 +43,7 @@ NoNames::NoNames() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   ask(own_);
 }
 
-NoNames::~NoNames() {
+ResolverAnswersNo::~ResolverAnswersNo() {
   if (thread_.joinable()) {
     sendto(socket_, nullptr, 0, 0, reinterpret_cast<sockaddr*>(&own_), sizeof own_);
     thread_.join();
@@ -51,7 +52,7 @@ NoNames::~NoNames() {
 }
 
 // An empty datagram ends it.
-void NoNames::answer() const {
+void ResolverAnswersNo::answer() const {
   std::array<unsigned char, 1024> message;
   sockaddr_in from{};
   auto* address = reinterpret_cast<sockaddr*>(&from);

@@ -13,12 +13,12 @@ namespace brigade::group {
 // As long as it lives, the calling thread has no name server: every question fails at once.
 // Costs nothing to speak of. Where LibTorch shows an address it also warns that it has no
 // name.
-class NoNameServer {
+class ResolverOff {
  public:
-  NoNameServer();
-  ~NoNameServer();
-  NoNameServer(const NoNameServer&) = delete;
-  NoNameServer& operator=(const NoNameServer&) = delete;
+  ResolverOff();
+  ~ResolverOff();
+  ResolverOff(const ResolverOff&) = delete;
+  ResolverOff& operator=(const ResolverOff&) = delete;
 
  protected:
   // The resolver of the calling thread asks this one alone. Without effect where the system
@@ -34,10 +34,10 @@ class NoNameServer {
 
 // The same with a server that answers "no such name" to everything, which LibTorch takes
 // without a word. For the moments when it always asks. A thread while it lives.
-class NoNames : NoNameServer {
+class ResolverAnswersNo : ResolverOff {
  public:
-  NoNames();
-  ~NoNames();
+  ResolverAnswersNo();
+  ~ResolverAnswersNo();
 
  private:
   void answer() const;

@@ -5,7 +5,7 @@
 
 namespace brigade::group {
 
-// `address` is numeric: "127.0.0.1", "fe80::1%eth0". See no_names.h.
+// `address` is numeric: "127.0.0.1", "fe80::1%eth0". See resolver_off.h.
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
                                                   const c10d::TCPStoreOptions& options);
 

@@ -29,7 +29,7 @@ template <class Body>
 auto WatchedStore::call(const char* name, const std::string& key,
                         std::chrono::milliseconds limit, Body body) {
   Lease lane(*this);
-  const NoNameServer nobody_is_asked;
+  const ResolverOff off;
   return lane->watchdog->watch(name, key, limit, [&] { return body(*lane->store); });
 }
 
@@ -56,7 +56,7 @@ WatchedStore::Lane WatchedStore::take() {
 WatchedStore::Lane WatchedStore::connect_again() const {
   auto watchdog = std::make_shared<Watchdog>(first_.watchdog->who(), limit());
   auto store = watchdog->watch("connect", kNoKey, [&] {
-    const NoNames nobody_is_asked;
+    const ResolverAnswersNo off;
     return first_.store->clone();
   });
   return {std::move(store), std::move(watchdog)};

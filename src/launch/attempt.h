@@ -1,37 +1,16 @@
 // One attempt of a job on this host: starts the workers, watches them, ends them all.
 #pragma once
-#include <signal.h>
-
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "brigade/launch.h"
+#include "launch/held_signals.h"
 #include "launch/spawn.h"
 #include "launch/worker_family.h"
 
 namespace brigade::launching {
-
-// Holds back the signals that end a job, and the launcher's own SIGPIPE, from construction
-// on, and hands the former out through a descriptor; puts things back at the end.
-class HeldSignals {
- public:
-  HeldSignals();
-  ~HeldSignals();
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-
-  int fd() const { return fd_; }
-  // The next one that has come; 0: none.
-  int take() const;
-  // As it was before.
-  const sigset_t& mask_before() const { return before_; }
-
- private:
-  sigset_t before_;
-  int fd_ = -1;
-};
 
 // What the attempt needs to know about the rest of the job.
 struct AttemptPlan {

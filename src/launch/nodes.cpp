@@ -9,7 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "base/error_file.h"
+#include "base/exception_text.h"
 #include "group/network.h"
 #include "group/tcp_store.h"
 #include "launch/report.h"

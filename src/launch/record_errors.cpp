@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/error_file.h"
+#include "base/exception_text.h"
 #include "brigade/launch.h"
 
 namespace brigade {
@@ -19,7 +20,7 @@ int record_errors(const std::function<void()>& function) {
   } catch (const std::exception& error) {
     message = base::describe(error);
   } catch (...) {
-    message = "an exception that is no std::exception";
+    message = base::text_of(std::current_exception());
   }
   base::write_error_file(message);
   std::fprintf(stderr, "%s\n", message.c_str());

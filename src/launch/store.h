@@ -29,9 +29,9 @@ class Listener {
   c10::intrusive_ptr<c10d::Store> serve();
 
  private:
+  int fd_;
   std::string host_;
-  int fd_ = -1;
-  std::uint16_t port_ = 0;
+  std::uint16_t port_;
 };
 
 }  // namespace brigade::launching

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/hash.h"
 #include "support/command.h"
 #include "support/ranks.h"
 
@@ -90,13 +89,6 @@ SafetensorsFile every_dtype() {
 SafetensorsFile small_file(float value = 1) {
   return {.tensors = {{"w", at::full({3}, value)}, {"b", at::full({2}, 2, at::kByte)}},
           .metadata = {{"step", "7"}}};
-}
-
-TEST(Safetensors, TheHashIsXXH64) {
-  EXPECT_EQ(base::hash64(""), 0xEF46DB3751D8E999u);
-  EXPECT_EQ(base::hash64("a"), 0xD24EC4F1A98C6E5Bu);
-  EXPECT_EQ(base::hash64("abc"), 0x44BC2CF5AD770999u);
-  EXPECT_EQ(base::hash64("Nobody inspects the spammish repetition"), 0xFBCEA83C8A378BF1u);
 }
 
 TEST(Safetensors, WhatIsWrittenComesBackForEveryDtype) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/exception_text.h"
 #include "brigade/launch.h"
 #include "common/command.h"
 
@@ -69,7 +70,7 @@ int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
 } catch (const brigade::LaunchError& error) {
   return fail(command_name(app), error.what(), error.exit_code());
 } catch (const std::exception& error) {
-  return fail(command_name(app), error.what(), 1);
+  return fail(command_name(app), brigade::base::text_of(error).c_str(), 1);
 }
 
 }  // namespace

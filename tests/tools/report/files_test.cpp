@@ -1,16 +1,10 @@
-// What the command writes: whole files, TensorBoard's records, reports of odd runs.
+// What the command writes: TensorBoard's records, reports of odd runs.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/atomic_file.h"
-#include "brigade/error.h"
 #include "common/number_text.h"
 #include "common/terminal.h"
 #include "report/metrics.h"
@@ -18,98 +12,9 @@
 #include "report/svg.h"
 #include "report/tensorboard.h"
 #include "report/trace_file.h"
-#include "support/command.h"
 
 namespace brigade::tool {
 namespace {
-
-using testing::TemporaryFolder;
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::size_t files_in(const std::string& folder) {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator(folder), {}));
-}
-
-// No file of this process may be longer, while it lives.
-class SizeLimit {
- public:
-  explicit SizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~SizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, SIG_DFL);
-  }
-  SizeLimit(const SizeLimit&) = delete;
-  SizeLimit& operator=(const SizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-};
-
-TEST(WriteWhole, ReplacesWhatWasThere) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/file";
-  base::write_whole(path, "a longer text");
-  base::write_whole(path, "short");
-  EXPECT_EQ(read(path), "short");
-  EXPECT_EQ(files_in(folder.path()), 1U);
-}
-
-TEST(WriteWhole, LeavesTheOldFileAndNothingElseWhenItFails) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/file";
-  base::write_whole(path, "old");
-  {
-    const SizeLimit limit(1000);
-    EXPECT_THROW(base::write_whole(path, std::string(5000, 'x')), Error);
-  }
-  EXPECT_EQ(read(path), "old");
-  EXPECT_EQ(files_in(folder.path()), 1U);
-}
-
-TEST(RecordFile, KeepsWholeRecordsOnlyWhenItFails) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/records";
-  base::RecordFile file(path);
-  file.add("first\n");
-  {
-    const SizeLimit limit(1000);
-    EXPECT_THROW(file.add(std::string(5000, 'x')), Error);
-  }
-  EXPECT_EQ(read(path), "first\n");
-  file.add("second\n");
-  EXPECT_EQ(read(path), "first\nsecond\n");
-  base::RecordFile(path, /*append=*/true).add("third\n");
-  EXPECT_EQ(read(path), "first\nsecond\nthird\n");
-}
-
-TEST(OutputFolder, IsMadeOrRefusedByName) {
-  const TemporaryFolder folder;
-  base::check_output_folder(folder.path() + "/a/b", "--out");
-  EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);
-  base::write_whole(folder.path() + "/file", "");
-  for (const std::string& bad : {folder.path() + "/file", std::string("/proc/x")}) {
-    try {
-      base::check_output_folder(bad, "--out");
-      ADD_FAILURE() << bad;
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("--out: cannot write into '" + bad),
-                std::string::npos)
-          << error.what();
-    }
-  }
-}
 
 TEST(TensorBoard, ChecksumIsCastagnolis) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);  // the check value of CRC catalogues

@@ -12,7 +12,7 @@
 #include <iostream>
 #include <limits>
 
-#include "base/error_file.h"
+#include "base/exception_text.h"
 #include "brigade/error.h"
 #include "brigade/launch.h"
 #include "common/accelerator.h"
@@ -46,11 +46,6 @@ struct FirstError {
 // exit would have the launcher end the others in the middle of it.
 void let_others_end(const std::atomic<int>& ended, int workers) {
   for (int tries = 0; tries < 100 && ended < workers; ++tries) usleep(5'000);
-}
-
-// A text of one's own type needs no type before it.
-std::string text_of(const std::exception& error) {
-  return dynamic_cast<const Error*>(&error) ? error.what() : base::describe(error);
 }
 
 // Whether a freed page is handed out and cleared again in every step or in none is chance,
@@ -127,7 +122,7 @@ void launch_workers(const WorkerOptions& options,
     } catch (const ConfigError& error) {
       first->leave(exit_code = 2, error.what());
     } catch (const std::exception& error) {
-      first->leave(exit_code, text_of(error));
+      first->leave(exit_code, base::report_of(error));
     }
     ++first->ended;
     let_others_end(first->ended, options.workers);

@@ -11,10 +11,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/processor.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
 #include "common/accelerator.h"
@@ -61,19 +61,11 @@ Json nccl_part() {
   return part;
 }
 
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "?";
-}
-
 Json cores_part() {
   cpu_set_t cores;
   const int usable =
       sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return {{"cpu", cpu_name()},
+  return {{"cpu", base::processor_name()},
           {"usable", usable},
           {"machine", std::max(1U, std::thread::hardware_concurrency())}};
 }

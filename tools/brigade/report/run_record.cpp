@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <fstream>
 #include <thread>
+
+#include "base/processor.h"
 
 namespace brigade::tool {
 namespace {
@@ -16,14 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds(Clock::time_point time) {
   return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
-}
-
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
 }
 
 std::string today() {
@@ -112,7 +105,7 @@ std::vector<std::pair<std::string, std::string>> machine_setup() {
   utsname system{};
   uname(&system);
   return {{"version", "brigade " BRIGADE_VERSION ", LibTorch " TORCH_VERSION},
-          {"processor", processor() + ", " +
+          {"processor", base::processor_name() + ", " +
                             std::to_string(std::thread::hardware_concurrency()) + " cores"},
           {"system", std::string(system.sysname) + " " + system.release},
           {"date", today()}};

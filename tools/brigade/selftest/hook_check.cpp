@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/exception_text.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
 #include "common/fingerprint.h"
@@ -186,7 +187,7 @@ json run_trial(const Worker& worker, const HookCheck& check) {
     for (size_t i = 0; i < trial.digests().size(); ++i)
       mine["places"].push_back(trial.place(i));
   } catch (const std::exception& error) {
-    mine["failure"] = error.what();
+    mine["failure"] = base::text_of(error);
   }
   return mine;
 }

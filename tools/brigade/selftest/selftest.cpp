@@ -8,6 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/exception_text.h"
 #include "brigade/launch.h"
 #include "common/command.h"
 #include "common/json_file.h"
@@ -105,7 +106,7 @@ Json run_checks(const SelftestOptions& options, const SharedMemory<Report>& repo
     if (!error.failure()) throw;  // Ctrl-C
     death = error.what();
   } catch (const std::exception& error) {
-    death = error.what();
+    death = base::text_of(error);
   }
   Json results = Json::parse(report->results, nullptr, /*allow_exceptions=*/false);
   if (!results.is_array()) results = Json::array();

@@ -1,10 +1,10 @@
 // brigade train: a small trainer for digits, tables, MNIST-like images and text.
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <memory>
 #include <sstream>
 
 #include "base/atomic_file.h"
+#include "base/read_whole.h"
 #include "brigade/checkpoint.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
@@ -34,11 +34,8 @@ Exits with 2 for what cannot be used as it was given, with 1 when training fails
 
 // The words this process was started with.
 std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
   std::string line;
-  std::istringstream words(text.str());
+  std::istringstream words(base::read_whole("/proc/self/cmdline"));
   for (std::string word; std::getline(words, word, '\0');) {
     if (line.empty()) word = word.substr(word.rfind('/') + 1);
     line += (line.empty() ? "" : " ") + word;

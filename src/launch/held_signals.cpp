@@ -1,15 +1,12 @@
+#include "launch/held_signals.h"
+
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <ctime>
-
-#include "launch/attempt.h"
 
 namespace brigade::launching {
 namespace {
-
-constexpr std::array kEnding{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 bool ignored(int number) {
   struct sigaction action {};
@@ -17,21 +14,25 @@ bool ignored(int number) {
   return action.sa_handler == SIG_IGN;
 }
 
+// What the caller ignores stays ignored: nohup, and a shell's background jobs, count on it.
+sigset_t not_ignored(sigset_t signals) {
+  for (int number = 1; number < NSIG; ++number) {
+    if (sigismember(&signals, number) == 1 && ignored(number)) sigdelset(&signals, number);
+  }
+  return signals;
+}
+
+sigset_t with_pipe(sigset_t signals) {
+  sigaddset(&signals, SIGPIPE);
+  return signals;
+}
+
 }  // namespace
 
-HeldSignals::HeldSignals() {
-  sigset_t ending;
-  sigemptyset(&ending);
-  // What the caller ignores stays ignored: nohup, and a shell's background jobs, count on
-  // it.
-  for (int number : kEnding) {
-    if (!ignored(number)) sigaddset(&ending, number);
-  }
-  sigset_t held = ending;
-  sigaddset(&held, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &held, &before_);
-  fd_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
-}
+HeldSignals::HeldSignals()
+    : ending_(not_ignored(base::ending_signals())),
+      held_(with_pipe(ending_)),
+      fd_(signalfd(-1, &ending_, SFD_CLOEXEC | SFD_NONBLOCK)) {}
 
 HeldSignals::~HeldSignals() {
   if (fd_ >= 0) close(fd_);
@@ -39,11 +40,10 @@ HeldSignals::~HeldSignals() {
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   const timespec now{};
-  if (!sigismember(&before_, SIGPIPE)) {
+  if (!sigismember(&mask_before(), SIGPIPE)) {
     while (sigtimedwait(&pipe, nullptr, &now) > 0) {
     }
   }
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 int HeldSignals::take() const {

@@ -1,0 +1,28 @@
+// Signals that wait.
+#pragma once
+#include <signal.h>
+
+namespace brigade::base {
+
+// The signals by which users and systems end a process: SIGINT, SIGTERM, SIGHUP, SIGQUIT.
+sigset_t ending_signals();
+
+// The calling thread does not get these signals while this lives. They wait, and come when
+// it ends, unless somebody has taken them meanwhile.
+class HeldBack {
+ public:
+  explicit HeldBack(const sigset_t& signals) {
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~HeldBack() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  HeldBack(const HeldBack&) = delete;
+  HeldBack& operator=(const HeldBack&) = delete;
+
+  // The thread's mask as it was before.
+  const sigset_t& mask_before() const { return before_; }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace brigade::base
