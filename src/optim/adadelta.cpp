@@ -5,36 +5,32 @@
 namespace brigade::optim {
 
 void AdadeltaOptions::check() const {
-  detail::require(lr >= 0, "adadelta", "lr", lr, "0 or more");
-  detail::require(rho >= 0 && rho <= 1, "adadelta", "rho", rho, "between 0 and 1");
-  detail::require(eps >= 0, "adadelta", "eps", eps, "0 or more");
-  detail::require(weight_decay >= 0, "adadelta", "weight_decay", weight_decay, "0 or more");
+  detail::require(lr >= 0, kName, "lr", lr, "0 or more");
+  detail::require(rho >= 0 && rho <= 1, kName, "rho", rho, "between 0 and 1");
+  detail::require(eps >= 0, kName, "eps", eps, "0 or more");
+  detail::require(weight_decay >= 0, kName, "weight_decay", weight_decay, "0 or more");
 }
 
-std::vector<std::string_view> Adadelta::slot_names() const {
-  return {"square_avg", "acc_delta"};
-}
-
-void Adadelta::step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) {
-  const AdadeltaOptions& o = options(parameter);
-  at::Tensor& square = slot(slots, 0);
-  at::Tensor& changes = slot(slots, 1);
+void AdadeltaOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
+                           Slots& slots) const {
+  at::Tensor& square = slots.tensor(0);
+  at::Tensor& changes = slots.tensor(1);
   if (fits_kernel(parameter, gradient)) {
-    const kernels::AdadeltaStep step{.lr = static_cast<float>(o.lr),
-                                     .rho = static_cast<float>(o.rho),
-                                     .rest = static_cast<float>(1 - o.rho),
-                                     .eps = static_cast<float>(o.eps),
-                                     .weight_decay = static_cast<float>(o.weight_decay),
-                                     .sign = sign_for(o.maximize)};
+    const kernels::AdadeltaStep step{.lr = static_cast<float>(lr),
+                                     .rho = static_cast<float>(rho),
+                                     .rest = static_cast<float>(1 - rho),
+                                     .eps = static_cast<float>(eps),
+                                     .weight_decay = static_cast<float>(weight_decay),
+                                     .sign = sign_for(maximize)};
     run_kernel(step, parameter, gradient, square, changes);
     return;
   }
-  const at::Tensor g = effective(gradient, parameter, o.maximize, o.weight_decay);
-  square.mul_(o.rho).addcmul_(g, g, 1 - o.rho);
-  const at::Tensor root = square.add(o.eps).sqrt_();
-  const at::Tensor change = changes.add(o.eps).sqrt_().div_(root).mul_(g);
-  changes.mul_(o.rho).addcmul_(change, change, 1 - o.rho);
-  parameter.add_(change, -o.lr);
+  const at::Tensor g = effective(gradient, parameter, maximize, weight_decay);
+  square.mul_(rho).addcmul_(g, g, 1 - rho);
+  const at::Tensor root = square.add(eps).sqrt_();
+  const at::Tensor change = changes.add(eps).sqrt_().div_(root).mul_(g);
+  changes.mul_(rho).addcmul_(change, change, 1 - rho);
+  parameter.add_(change, -lr);
 }
 
 }  // namespace brigade::optim

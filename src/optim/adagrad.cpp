@@ -20,36 +20,34 @@ void step_sparse(at::Tensor& parameter, const at::Tensor& gradient, at::Tensor& 
 }  // namespace
 
 void AdagradOptions::check() const {
-  detail::require(lr >= 0, "adagrad", "lr", lr, "0 or more");
-  detail::require(lr_decay >= 0, "adagrad", "lr_decay", lr_decay, "0 or more");
-  detail::require(weight_decay >= 0, "adagrad", "weight_decay", weight_decay, "0 or more");
-  detail::require(initial_accumulator_value >= 0, "adagrad", "initial_accumulator_value",
+  detail::require(lr >= 0, kName, "lr", lr, "0 or more");
+  detail::require(lr_decay >= 0, kName, "lr_decay", lr_decay, "0 or more");
+  detail::require(weight_decay >= 0, kName, "weight_decay", weight_decay, "0 or more");
+  detail::require(initial_accumulator_value >= 0, kName, "initial_accumulator_value",
                   initial_accumulator_value, "0 or more");
-  detail::require(eps >= 0, "adagrad", "eps", eps, "0 or more");
+  detail::require(eps >= 0, kName, "eps", eps, "0 or more");
 }
 
-std::vector<std::string_view> Adagrad::slot_names() const { return {"sum"}; }
-
-void Adagrad::step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) {
-  const AdagradOptions& o = options(parameter);
-  at::Tensor& sum = slot(slots, 0, o.initial_accumulator_value);
-  const double step_size = o.lr / (1 + static_cast<double>(slots.step - 1) * o.lr_decay);
+void AdagradOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
+                          Slots& slots) const {
+  at::Tensor& sum = slots.tensor(0, initial_accumulator_value);
+  const double step_size = lr / (1 + static_cast<double>(slots.step - 1) * lr_decay);
   if (gradient.is_sparse()) {
-    detail::require(o.weight_decay == 0, "adagrad", "weight_decay", o.weight_decay,
+    detail::require(weight_decay == 0, kName, "weight_decay", weight_decay,
                     "0 with sparse gradients");
-    return step_sparse(parameter, gradient, sum, step_size, o);
+    return step_sparse(parameter, gradient, sum, step_size, *this);
   }
   if (fits_kernel(parameter, gradient)) {
     const kernels::AdagradStep step{.step_size = static_cast<float>(step_size),
-                                    .eps = static_cast<float>(o.eps),
-                                    .weight_decay = static_cast<float>(o.weight_decay),
-                                    .sign = sign_for(o.maximize)};
+                                    .eps = static_cast<float>(eps),
+                                    .weight_decay = static_cast<float>(weight_decay),
+                                    .sign = sign_for(maximize)};
     run_kernel(step, parameter, gradient, sum);
     return;
   }
-  const at::Tensor g = effective(gradient, parameter, o.maximize, o.weight_decay);
+  const at::Tensor g = effective(gradient, parameter, maximize, weight_decay);
   sum.addcmul_(g, g);
-  parameter.addcdiv_(g, sum.sqrt().add_(o.eps), -step_size);
+  parameter.addcdiv_(g, sum.sqrt().add_(eps), -step_size);
 }
 
 }  // namespace brigade::optim

@@ -1,47 +1,64 @@
-// The step that Adam and AdamW share.
+// What Adam, AdamW and Adamax share.
 #pragma once
 #include <cmath>
 
+#include "brigade/optim/optimizer.h"
 #include "optim/arithmetic.h"
 
 namespace brigade::optim {
 
-struct AdamNumbers {
-  double lr, beta1, beta2, eps;
-  double weight_decay;  // added to the gradient
-  double shrink;        // the parameter is multiplied by it first
-  bool maximize;
-  int64_t step;
+// Throws ConfigError for options out of range: of Adam, AdamW or Adamax.
+template <class Options>
+void check_adam(const Options& o) {
+  const auto at_least_0 = [](const char* field, double value) {
+    detail::require(value >= 0, Options::kName, field, value, "0 or more");
+  };
+  at_least_0("lr", o.lr);
+  at_least_0("eps", o.eps);
+  for (double beta : {o.betas.first, o.betas.second}) {
+    detail::require(beta >= 0 && beta < 1, Options::kName, "a beta", beta,
+                    "at least 0 and below 1");
+  }
+  at_least_0("weight_decay", o.weight_decay);
+}
+
+// How the weight decay enters.
+struct AdamDecay {
+  double added = 0;   // this many times the parameter is added to the gradient
+  double shrink = 1;  // the parameter is multiplied by it first
 };
 
-// `maximum` is undefined without amsgrad.
-inline void adam_step(const AdamNumbers& n, at::Tensor& parameter,
-                      const at::Tensor& gradient, at::Tensor& mean, at::Tensor& square,
-                      at::Tensor maximum) {
-  const auto steps = static_cast<double>(n.step);
-  const double step_size = n.lr / (1 - std::pow(n.beta1, steps));
-  const double root_correction = std::sqrt(1 - std::pow(n.beta2, steps));
+template <class Options>
+void adam_step(const Options& o, const AdamDecay& decay, at::Tensor& parameter,
+               const at::Tensor& gradient, Slots& slots) {
+  const auto [beta1, beta2] = o.betas;
+  at::Tensor& mean = slots.tensor(0);
+  at::Tensor& square = slots.tensor(1);
+  at::Tensor maximum = o.amsgrad ? slots.tensor(2) : at::Tensor();
+  const auto steps = static_cast<double>(slots.step);
+  const double step_size = o.lr / (1 - std::pow(beta1, steps));
+  const double root_correction = std::sqrt(1 - std::pow(beta2, steps));
   if (fits_kernel(parameter, gradient)) {
     const kernels::AdamStep step{.step_size = static_cast<float>(step_size),
-                                 .beta1 = static_cast<float>(n.beta1),
-                                 .rest1 = static_cast<float>(1 - n.beta1),
-                                 .beta2 = static_cast<float>(n.beta2),
-                                 .rest2 = static_cast<float>(1 - n.beta2),
+                                 .beta1 = static_cast<float>(beta1),
+                                 .rest1 = static_cast<float>(1 - beta1),
+                                 .beta2 = static_cast<float>(beta2),
+                                 .rest2 = static_cast<float>(1 - beta2),
                                  .root_correction = static_cast<float>(root_correction),
-                                 .eps = static_cast<float>(n.eps),
-                                 .weight_decay = static_cast<float>(n.weight_decay),
-                                 .sign = sign_for(n.maximize),
-                                 .shrink = static_cast<float>(n.shrink)};
+                                 .eps = static_cast<float>(o.eps),
+                                 .weight_decay = static_cast<float>(decay.added),
+                                 .sign = sign_for(o.maximize),
+                                 .shrink = static_cast<float>(decay.shrink)};
     run_kernel(step, parameter, gradient, mean, square, maximum);
     return;
   }
-  if (n.shrink != 1) parameter.mul_(n.shrink);
-  const at::Tensor g = effective(gradient, parameter, n.maximize, n.weight_decay);
-  mean.lerp_(g, 1 - n.beta1);
-  square.mul_(n.beta2).addcmul_(g, g, 1 - n.beta2);
+  if (decay.shrink != 1) parameter.mul_(decay.shrink);
+  const at::Tensor g = effective(gradient, parameter, o.maximize, decay.added);
+  mean.lerp_(g, 1 - beta1);
+  square.mul_(beta2).addcmul_(g, g, 1 - beta2);
   if (maximum.defined()) at::maximum_out(maximum, maximum, square);
   const at::Tensor& used = maximum.defined() ? maximum : square;
-  parameter.addcdiv_(mean, used.sqrt().div_(root_correction).add_(n.eps), -step_size);
+  parameter.addcdiv_(mean, used.sqrt().div_(root_correction).add_(o.eps), -step_size);
 }
 
 }  // namespace brigade::optim

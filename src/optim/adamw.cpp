@@ -4,32 +4,11 @@
 
 namespace brigade::optim {
 
-void AdamWOptions::check() const {
-  detail::require(lr >= 0, "adamw", "lr", lr, "0 or more");
-  detail::require(eps >= 0, "adamw", "eps", eps, "0 or more");
-  for (double beta : {betas.first, betas.second}) {
-    detail::require(beta >= 0 && beta < 1, "adamw", "a beta", beta,
-                    "at least 0 and below 1");
-  }
-  detail::require(weight_decay >= 0, "adamw", "weight_decay", weight_decay, "0 or more");
-}
+void AdamWOptions::check() const { check_adam(*this); }
 
-std::vector<std::string_view> AdamW::slot_names() const {
-  return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-}
-
-void AdamW::step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) {
-  const AdamWOptions& o = options(parameter);
-  const AdamNumbers numbers{.lr = o.lr,
-                            .beta1 = o.betas.first,
-                            .beta2 = o.betas.second,
-                            .eps = o.eps,
-                            .weight_decay = 0,
-                            .shrink = 1 - o.lr * o.weight_decay,
-                            .maximize = o.maximize,
-                            .step = slots.step};
-  adam_step(numbers, parameter, gradient, slot(slots, 0), slot(slots, 1),
-            o.amsgrad ? slot(slots, 2) : at::Tensor());
+void AdamWOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
+                        Slots& slots) const {
+  adam_step(*this, {.shrink = 1 - lr * weight_decay}, parameter, gradient, slots);
 }
 
 }  // namespace brigade::optim

@@ -6,8 +6,8 @@
 
 namespace brigade::optim {
 
-// Whether one pass over raw memory can do the step: element i of the one belongs to element
-// i of the other.
+// Whether one pass over raw memory can do the step: element i of the parameter's memory
+// belongs to element i of the gradient's.
 inline bool fits_kernel(const at::Tensor& parameter, const at::Tensor& gradient) {
   const auto plain = [](const at::Tensor& tensor) {
     return tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
@@ -19,7 +19,8 @@ inline bool fits_kernel(const at::Tensor& parameter, const at::Tensor& gradient)
            parameter.strides() == gradient.strides()));
 }
 
-// REQUIRES: fits_kernel, and slots with the parameter's layout; an undefined one is null.
+// REQUIRES: fits_kernel(), and tensors with the parameter's layout. The kernel gets a null
+// pointer for an undefined one.
 template <class Step>
 void run_kernel(const Step& step, const at::Tensor& parameter, const at::Tensor& gradient,
                 const at::Tensor& first = {}, const at::Tensor& second = {},
@@ -29,7 +30,7 @@ void run_kernel(const Step& step, const at::Tensor& parameter, const at::Tensor&
   };
   kernels::step(step, {data(parameter), gradient.const_data_ptr<float>(), data(first),
                        data(second), data(third), static_cast<size_t>(parameter.numel())});
-  // Autograd finds out by it that a value it saved is gone.
+  // By its version autograd finds out that a value it saved is gone.
   parameter.unsafeGetTensorImpl()->bump_version();
 }
 

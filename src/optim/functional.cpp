@@ -7,7 +7,7 @@
 namespace brigade::optim {
 namespace {
 
-// For the time of its life the optimizer has no parameter but one.
+// While it lives, the optimizer has one parameter only.
 class OnlyOne {
  public:
   OnlyOne(torch::optim::Optimizer& optimizer, size_t group, const at::Tensor& parameter)

@@ -38,7 +38,8 @@ const void* name_of(const std::vector<at::Tensor>& parameters) {
   return parameters.front().unsafeGetTensorImpl();
 }
 
-// Unscales in place; the sum of what was found on each device, on that of `inverse`.
+// Unscales in place. Returns the sum of the overflows found on all devices, on the device
+// of `inverse`.
 at::Tensor unscale_all(const std::map<std::string, std::vector<at::Tensor>>& gradients,
                        const at::Tensor& inverse) {
   at::Tensor overflow = at::zeros_like(inverse);

@@ -18,6 +18,17 @@ std::string look_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+at::Tensor& Slots::tensor(size_t index, double fill) {
+  at::Tensor& tensor = tensors[index];
+  if (!tensor.defined()) {
+    const auto options = parameter.options().requires_grad(false);
+    tensor = parameter.is_contiguous()
+                 ? base::empty_in_huge_pages(parameter.sizes(), options).fill_(fill)
+                 : at::full_like(parameter, fill, options);
+  }
+  return tensor;
+}
+
 void Optimizer::step_param(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (!parameter.defined() || !gradient.defined()) {
     throw ConfigError(name() + ": step_param got no " +
@@ -51,17 +62,6 @@ Slots& Optimizer::slots_of(const at::Tensor& parameter) {
     slots.tensors.resize(slot_names().size());
   }
   return slots;
-}
-
-at::Tensor& Optimizer::slot(Slots& slots, size_t index, double fill) {
-  at::Tensor& tensor = slots.tensors[index];
-  if (!tensor.defined()) {
-    const auto options = slots.parameter.options().requires_grad(false);
-    tensor = slots.parameter.is_contiguous()
-                 ? base::empty_in_huge_pages(slots.parameter.sizes(), options).fill_(fill)
-                 : at::full_like(slots.parameter, fill, options);
-  }
-  return tensor;
 }
 
 OptimizerState Optimizer::state(const NamedParameters& parameters) const {

@@ -20,7 +20,7 @@ bool read(const base::OptionSpec& given, const char* field, bool value) {
   return given.flag(field, value);
 }
 
-template <class Kind, class Options>
+template <class Options>
 std::shared_ptr<Optimizer> make(std::string_view name, std::string_view text) {
   Options options;
   std::vector<std::string_view> known;
@@ -28,7 +28,7 @@ std::shared_ptr<Optimizer> make(std::string_view name, std::string_view text) {
   const base::OptionSpec given(name, text, known, "optimizer");
   Options::fields(
       options, [&](const char* field, auto& value) { value = read(given, field, value); });
-  return std::make_shared<Kind>(options);
+  return std::make_shared<OptimizerOf<Options>>(options);
 }
 
 struct Row {
@@ -36,14 +36,14 @@ struct Row {
   std::shared_ptr<Optimizer> (*make)(std::string_view name, std::string_view text);
 };
 constexpr std::array kRows{
-    Row{"sgd", make<SGD, SGDOptions>},
-    Row{"adam", make<Adam, AdamOptions>},
-    Row{"adamw", make<AdamW, AdamWOptions>},
-    Row{"adagrad", make<Adagrad, AdagradOptions>},
-    Row{"rmsprop", make<RMSprop, RMSpropOptions>},
-    Row{"adadelta", make<Adadelta, AdadeltaOptions>},
-    Row{"adamax", make<Adamax, AdamaxOptions>},
-    Row{"rprop", make<Rprop, RpropOptions>},
+    Row{SGDOptions::kName, make<SGDOptions>},
+    Row{AdamOptions::kName, make<AdamOptions>},
+    Row{AdamWOptions::kName, make<AdamWOptions>},
+    Row{AdagradOptions::kName, make<AdagradOptions>},
+    Row{RMSpropOptions::kName, make<RMSpropOptions>},
+    Row{AdadeltaOptions::kName, make<AdadeltaOptions>},
+    Row{AdamaxOptions::kName, make<AdamaxOptions>},
+    Row{RpropOptions::kName, make<RpropOptions>},
 };
 
 }  // namespace

@@ -5,41 +5,39 @@
 namespace brigade::optim {
 
 void SGDOptions::check() const {
-  detail::require(lr >= 0, "sgd", "lr", lr, "0 or more");
-  detail::require(momentum >= 0, "sgd", "momentum", momentum, "0 or more");
-  detail::require(weight_decay >= 0, "sgd", "weight_decay", weight_decay, "0 or more");
+  detail::require(lr >= 0, kName, "lr", lr, "0 or more");
+  detail::require(momentum >= 0, kName, "momentum", momentum, "0 or more");
+  detail::require(weight_decay >= 0, kName, "weight_decay", weight_decay, "0 or more");
   if (!nesterov) return;
-  detail::require(momentum > 0, "sgd", "momentum", momentum, "more than 0 with nesterov");
-  detail::require(dampening == 0, "sgd", "dampening", dampening, "0 with nesterov");
+  detail::require(momentum > 0, kName, "momentum", momentum, "more than 0 with nesterov");
+  detail::require(dampening == 0, kName, "dampening", dampening, "0 with nesterov");
 }
 
-std::vector<std::string_view> SGD::slot_names() const { return {"momentum_buffer"}; }
-
-void SGD::step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) {
-  const SGDOptions& o = options(parameter);
+void SGDOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
+                      Slots& slots) const {
   const bool fresh = !slots.tensors[0].defined();
   if (fits_kernel(parameter, gradient)) {
-    const kernels::SgdStep step{.lr = static_cast<float>(o.lr),
-                                .momentum = static_cast<float>(o.momentum),
-                                .damping = static_cast<float>(1 - o.dampening),
-                                .weight_decay = static_cast<float>(o.weight_decay),
-                                .sign = sign_for(o.maximize),
-                                .nesterov = o.nesterov,
+    const kernels::SgdStep step{.lr = static_cast<float>(lr),
+                                .momentum = static_cast<float>(momentum),
+                                .damping = static_cast<float>(1 - dampening),
+                                .weight_decay = static_cast<float>(weight_decay),
+                                .sign = sign_for(maximize),
+                                .nesterov = nesterov,
                                 .fresh = fresh};
-    run_kernel(step, parameter, gradient, o.momentum != 0 ? slot(slots, 0) : at::Tensor());
+    run_kernel(step, parameter, gradient, momentum != 0 ? slots.tensor(0) : at::Tensor());
     return;
   }
-  at::Tensor g = effective(gradient, parameter, o.maximize, o.weight_decay);
-  if (o.momentum != 0) {
-    at::Tensor& momentum = slot(slots, 0);
+  at::Tensor g = effective(gradient, parameter, maximize, weight_decay);
+  if (momentum != 0) {
+    at::Tensor& velocity = slots.tensor(0);
     if (fresh) {
-      momentum.add_(g);  // to zeros: g may be sparse
+      velocity.add_(g);  // to zeros: g may be sparse
     } else {
-      momentum.mul_(o.momentum).add_(g, 1 - o.dampening);
+      velocity.mul_(momentum).add_(g, 1 - dampening);
     }
-    g = o.nesterov ? momentum.mul(o.momentum).add_(g) : momentum;
+    g = nesterov ? velocity.mul(momentum).add_(g) : velocity;
   }
-  parameter.add_(g, -o.lr);
+  parameter.add_(g, -lr);
 }
 
 }  // namespace brigade::optim

@@ -35,16 +35,17 @@ struct BucketItem {
   bool used = true;  // by a rank
   const Attached* attached = nullptr;
 };
-// `used`: on this rank.
+// `used` of each item is about this rank only.
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass);
-// Whether any rank used them: a parameter that none did has no gradient after an ordinary
-// pass, and an optimizer passes over it; so must one in the backward pass. `device`: the
-// bucket's.
+// Sets `used` of each item to whether any rank used the parameter. If no rank did, the
+// parameter has no gradient after an ordinary pass, and an optimizer passes over it; an
+// optimizer in the backward pass must do so too. `device` is the bucket's.
 Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm& comm);
-// For hooks behind whose back nobody writes the parameters' grad().
+// Writes the reduced gradient into the parameter's grad(), for hooks that must do so
+// because the Reducer does not.
 void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
-// The part of `flat` that belongs to a parameter, laid out as the Reducer lays it out: like
-// the parameter where that is dense.
+// The part of `flat` that belongs to a parameter. It has the Reducer's layout: that of the
+// parameter if the parameter is dense.
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
 
 class StepHook : public Hook {

@@ -11,9 +11,11 @@ struct AdadeltaOptions {
   double weight_decay = 0;  // >= 0
   bool maximize = false;    // climbs instead of descending
 
+  static constexpr const char* kName = "adadelta";
+  static constexpr std::array<const char*, 2> kSlots{"square_avg", "acc_delta"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("rho", self.rho);
     field("eps", self.eps);
@@ -22,14 +24,6 @@ struct AdadeltaOptions {
   }
 };
 
-class Adadelta : public OptimizerOf<AdadeltaOptions> {
- public:
-  explicit Adadelta(const AdadeltaOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "adadelta"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using Adadelta = OptimizerOf<AdadeltaOptions>;
 
 }  // namespace brigade::optim

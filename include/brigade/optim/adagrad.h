@@ -12,9 +12,12 @@ struct AdagradOptions {
   double eps = 1e-10;                    // >= 0
   bool maximize = false;                 // climbs instead of descending
 
+  static constexpr const char* kName = "adagrad";
+  static constexpr std::array<const char*, 1> kSlots{"sum"};
+  static constexpr bool kTakesSparse = true;
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("lr_decay", self.lr_decay);
     field("weight_decay", self.weight_decay);
@@ -24,15 +27,6 @@ struct AdagradOptions {
   }
 };
 
-class Adagrad : public OptimizerOf<AdagradOptions> {
- public:
-  explicit Adagrad(const AdagradOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "adagrad"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-  bool takes_sparse() const override { return true; }
-};
+using Adagrad = OptimizerOf<AdagradOptions>;
 
 }  // namespace brigade::optim

@@ -6,6 +6,19 @@
 
 namespace brigade::optim {
 
+namespace detail {
+// The fields of Adam and its relatives.
+void adam_fields(auto& self, auto& field) {
+  field("lr", self.lr);
+  field("beta1", self.betas.first);
+  field("beta2", self.betas.second);
+  field("eps", self.eps);
+  field("weight_decay", self.weight_decay);
+  if constexpr (requires { self.amsgrad; }) field("amsgrad", self.amsgrad);
+  field("maximize", self.maximize);
+}
+}  // namespace detail
+
 struct AdamOptions {
   double lr = 1e-3;                             // >= 0
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
@@ -14,27 +27,14 @@ struct AdamOptions {
   bool amsgrad = false;   // divides by the largest mean square there was
   bool maximize = false;  // climbs instead of descending
 
+  static constexpr const char* kName = "adam";
+  static constexpr std::array<const char*, 3> kSlots{"exp_avg", "exp_avg_sq",
+                                                     "max_exp_avg_sq"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
-    field("lr", self.lr);
-    field("beta1", self.betas.first);
-    field("beta2", self.betas.second);
-    field("eps", self.eps);
-    field("weight_decay", self.weight_decay);
-    field("amsgrad", self.amsgrad);
-    field("maximize", self.maximize);
-  }
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) { detail::adam_fields(self, field); }
 };
 
-class Adam : public OptimizerOf<AdamOptions> {
- public:
-  explicit Adam(const AdamOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "adam"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using Adam = OptimizerOf<AdamOptions>;
 
 }  // namespace brigade::optim

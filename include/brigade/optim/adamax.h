@@ -1,8 +1,6 @@
 // Adamax: Adam with the largest magnitude in place of the mean square.
 #pragma once
-#include <utility>
-
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim/adam.h"
 
 namespace brigade::optim {
 
@@ -13,26 +11,13 @@ struct AdamaxOptions {
   double weight_decay = 0;                      // >= 0
   bool maximize = false;                        // climbs instead of descending
 
+  static constexpr const char* kName = "adamax";
+  static constexpr std::array<const char*, 2> kSlots{"exp_avg", "exp_inf"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
-    field("lr", self.lr);
-    field("beta1", self.betas.first);
-    field("beta2", self.betas.second);
-    field("eps", self.eps);
-    field("weight_decay", self.weight_decay);
-    field("maximize", self.maximize);
-  }
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) { detail::adam_fields(self, field); }
 };
 
-class Adamax : public OptimizerOf<AdamaxOptions> {
- public:
-  explicit Adamax(const AdamaxOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "adamax"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using Adamax = OptimizerOf<AdamaxOptions>;
 
 }  // namespace brigade::optim

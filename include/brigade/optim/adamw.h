@@ -1,8 +1,7 @@
-// AdamW: Adam whose weight decay shrinks the parameter itself and leaves the means alone.
+// AdamW: Adam, except that weight decay shrinks the parameter itself and leaves the
+// gradient alone.
 #pragma once
-#include <utility>
-
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim/adam.h"
 
 namespace brigade::optim {
 
@@ -14,27 +13,14 @@ struct AdamWOptions {
   bool amsgrad = false;   // divides by the largest mean square there was
   bool maximize = false;  // climbs instead of descending
 
+  static constexpr const char* kName = "adamw";
+  static constexpr std::array<const char*, 3> kSlots{"exp_avg", "exp_avg_sq",
+                                                     "max_exp_avg_sq"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
-    field("lr", self.lr);
-    field("beta1", self.betas.first);
-    field("beta2", self.betas.second);
-    field("eps", self.eps);
-    field("weight_decay", self.weight_decay);
-    field("amsgrad", self.amsgrad);
-    field("maximize", self.maximize);
-  }
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) { detail::adam_fields(self, field); }
 };
 
-class AdamW : public OptimizerOf<AdamWOptions> {
- public:
-  explicit AdamW(const AdamWOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "adamw"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using AdamW = OptimizerOf<AdamWOptions>;
 
 }  // namespace brigade::optim

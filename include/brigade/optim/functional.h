@@ -1,5 +1,5 @@
-// What an optimizer must have to step in the backward pass, and torch::optim's brought to
-// it.
+// What an optimizer needs to step in the backward pass, and an adapter that gives it to
+// those of torch::optim.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -26,9 +26,10 @@ concept FunctionalOptimizer = requires(T& optimizer, const at::Tensor& parameter
   optimizer.step_param(parameter, gradient);
 };
 
-// Any optimizer of torch::optim but LBFGS, which needs all gradients at once. Steps the
-// parameters that the optimizer was made with, each with the options of its group; learning
-// rates are changed in the optimizer's own options. The optimizer's state is its own.
+// Any optimizer of torch::optim except LBFGS, which needs all gradients at once. It steps
+// the parameters that the optimizer was made with, each with the options of its group.
+// Learning rates are changed in the optimizer's own options, and the optimizer keeps its
+// state.
 class TorchOptimizer {
  public:
   explicit TorchOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
@@ -45,8 +46,8 @@ class TorchOptimizer {
 std::shared_ptr<TorchOptimizer> functional(
     std::shared_ptr<torch::optim::Optimizer> optimizer);
 
-// An optimizer of any type. `description` must be equal on all ranks: what an optimizer's
-// fingerprint() gives, where it has one.
+// An optimizer of any type. `description` must be equal on all ranks; it is the optimizer's
+// fingerprint(), if it has one.
 struct Stepper {
   std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step;
   std::string description = "optimizer";

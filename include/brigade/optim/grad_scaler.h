@@ -1,6 +1,6 @@
-// Scales the loss, so that small gradients survive a backward pass in fp16, and undoes it
-// before the optimizer steps. Steps whose gradients overflowed are left out, on all ranks
-// alike, and the scale follows.
+// Multiplies the loss by a scale, so that small gradients survive a backward pass in fp16,
+// and divides the gradients by it before the optimizer steps. If gradients overflow, all
+// ranks leave out the step, and the scale becomes smaller.
 //
 //   brigade::GradScaler scaler({}, group);
 //   for (auto& batch : loader) {
@@ -28,12 +28,12 @@ namespace brigade {
 // Names, defaults and meaning are those of Python's torch.amp.GradScaler.
 struct GradScalerOptions {
   double init_scale = 65536;  // > 0
-  // What the scale is multiplied by after growth_interval steps in a row without overflow.
+  // The scale is multiplied by this after growth_interval steps in a row without overflow.
   double growth_factor = 2;  // > 1
-  // What it is multiplied by after an overflow.
+  // The scale is multiplied by this after an overflow.
   double backoff_factor = 0.5;     // > 0, < 1
   int64_t growth_interval = 2000;  // > 0
-  // False: scale() and unscale_() do nothing, step() steps.
+  // If false, scale() and unscale_() do nothing, and step() always steps.
   bool enabled = true;
 };
 
@@ -46,32 +46,34 @@ struct GradScalerState {
   int64_t growth_tracker = 0;  // steps in a row without overflow
 };
 
-// Not for optimizers in the backward pass, which have stepped before an overflow elsewhere
-// is known. Not thread-safe.
+// Optimizers in the backward pass can't use it: they step before an overflow elsewhere is
+// known. Not thread-safe.
 class GradScaler {
  public:
-  // With a group an overflow on one rank is one on all: step() and unscale_() are
-  // collective then. Without: each rank judges by its own gradients, which is enough where
-  // all parameters are averaged. Throws ConfigError for a bad option.
+  // With a group, an overflow on one rank counts on all ranks; step() and unscale_() are
+  // then collective. Without a group each rank judges by its own gradients, which is enough
+  // if all gradients are averaged. Throws ConfigError for a bad option.
   explicit GradScaler(const GradScalerOptions& options = {}, ProcessGroup group = {});
 
   // The loss, or losses, times the scale.
   at::Tensor scale(const at::Tensor& loss);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& losses);
 
-  // Divides the gradients by the scale and looks for what is not finite. At most once
-  // before each step(), which else does it. Throws Error when it is called twice, before
-  // scale(), and for fp16 gradients.
+  // Divides the gradients by the scale and looks for values that are not finite. May be
+  // called once before each step(), which does it otherwise. Throws Error if it is called
+  // twice or before scale(), and for fp16 gradients.
   void unscale_(torch::optim::Optimizer& optimizer);
-  // Steps the optimizer if all gradients are finite, and says whether they were. Once
-  // before each update().
+  // Steps the optimizer if all gradients are finite, and returns whether they were. To be
+  // called once before each update().
   bool step(torch::optim::Optimizer& optimizer);
 
-  // The same for any other optimizer: `parameters` are those that it steps, and name it.
+  // The same for any other optimizer. `parameters` are those that it steps; the scaler
+  // knows the optimizer by them.
   void unscale_(const std::vector<at::Tensor>& parameters);
   bool step(const std::vector<at::Tensor>& parameters,
             const std::function<void()>& step_all);
-  // One of brigade/optim; steps each of `parameters` that has a gradient.
+  // The same for an optimizer of brigade/optim. It steps each of `parameters` that has a
+  // gradient.
   template <optim::FunctionalOptimizer T>
   bool step(T& optimizer, const std::vector<at::Tensor>& parameters) {
     return step(parameters, [&] {
@@ -81,14 +83,16 @@ class GradScaler {
     });
   }
 
-  // At the end of each iteration, after all step()s: changes the scale, or sets it.
+  // Adapts the scale, or sets it to `new_scale`. To be called at the end of each iteration,
+  // after all step()s.
   void update(std::optional<double> new_scale = std::nullopt);
 
   double get_scale() const;  // 1 if not enabled
   bool is_enabled() const { return options_.enabled; }
-  // What it was made with, or what load_state brought.
+  // The options it was made with, or those of the state it loaded.
   const GradScalerOptions& options() const { return options_; }
-  // None if not enabled; loading is then ignored. Throws ConfigError for a bad value.
+  // If not enabled, there is no state, and load_state does nothing. load_state throws
+  // ConfigError for a bad value.
   std::optional<GradScalerState> state() const;
   void load_state(const GradScalerState& state);
 
@@ -108,7 +112,7 @@ class GradScaler {
 
   GradScalerOptions options_;
   ProcessGroup group_;
-  // On the device of the first loss, as floats: so they need no wait for a GPU.
+  // Floats on the device of the first loss, so that the host need not wait for a GPU.
   at::Tensor scale_, tracker_;
   int64_t first_tracker_ = 0;
   std::map<const void*, Progress> progress_;  // by optimizer

@@ -17,11 +17,10 @@
 namespace brigade::optim {
 
 struct StepOptions {
-  // Every element of a reduced gradient is held between -value and value before the step.
-  // > 0.
+  // > 0. Every element of a reduced gradient is clamped to [-value, value] before the step.
   std::optional<double> clip_grad_value;
-  // Refused: the norm of all gradients is known only when the last one is here, and by then
-  // the first parameters have stepped.
+  // Refused with ConfigError: the norm of all gradients is known only when the last one is
+  // here, and by then the first parameters have stepped.
   std::optional<double> clip_grad_norm;
 };
 
@@ -33,11 +32,12 @@ void attach(DdpCore& core, Stepper stepper, const std::vector<at::Tensor>& param
             const StepOptions& options);
 }  // namespace detail
 
-// A hook that reduces a bucket as `hook` does, then steps those of its parameters that are
-// in `parameters` (empty: all). Gradients are there after backward() as ever; do not step
-// again with them. Parameters that no rank used in a pass do not step, and nothing steps
-// inside of no_sync. Its state is the inner hook's; the optimizer keeps its own.
-// On all ranks, with optimizers that do the same. Throws ConfigError for bad options.
+// Returns a hook that reduces a bucket as `hook` does, and then steps those of its
+// parameters that are in `parameters`; an empty list means all. Gradients are there after
+// backward() as always; do not step with them again. Parameters that no rank used in a pass
+// do not step, and nothing steps under no_sync. The hook's state is the inner hook's; the
+// optimizer keeps its own. All ranks must do this, with optimizers that do the same. Throws
+// ConfigError for bad options.
 template <class T>
 std::shared_ptr<Hook> hook_then_optimizer(std::shared_ptr<Hook> hook,
                                           std::shared_ptr<T> optimizer,
@@ -47,13 +47,13 @@ std::shared_ptr<Hook> hook_then_optimizer(std::shared_ptr<Hook> hook,
                            options);
 }
 
-// As above, behind whatever hook the model has or is given later. The gradients of these
-// parameters are none when backward() returns; without bucket views they go as soon as they
-// are in their bucket, so that they are never all there at once. Parameters without an
-// optimizer keep their gradients. May be called again for other parameters; those that
-// DistributedDataParallel ignores, or that need no gradient, are left alone.
-// Between iterations, on all ranks. Throws ConfigError for bad options, for a parameter
-// that has an optimizer already, and if none is left.
+// Does the same behind whatever hook the model has or is given later. These parameters have
+// no gradients when backward() returns; without bucket views a gradient is dropped as soon
+// as it is in its bucket, so that they are never all there at once. Parameters without an
+// optimizer keep their gradients. May be called again for other parameters. Parameters that
+// DistributedDataParallel ignores, or that need no gradient, are left alone. To be called
+// between iterations, on all ranks. Throws ConfigError for bad options, for a parameter
+// that has an optimizer already, and if no parameter is left.
 template <class T>
 void apply_optimizer_in_backward(DdpCore& core, std::shared_ptr<T> optimizer,
                                  const std::vector<at::Tensor>& parameters = {},

@@ -1,11 +1,12 @@
-// What all functional optimizers have: they step one parameter at a time, with a gradient
-// that is handed to them, and so can work while other gradients are still on their way.
+// Functional optimizers: they step one parameter at a time, with a gradient that is handed
+// to them, and so can work while other gradients are still on their way.
 //
 //   brigade::optim::Adam adam({.lr = 1e-3});
 //   adam.step_param(parameter, gradient);
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,8 +24,9 @@ namespace brigade::optim {
 
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-// As a checkpoint stores it. A tensor's key is the parameter's name, a dot, and what it is:
-// "layer.weight.exp_avg". Values: how many steps each parameter has made, and the options.
+// An optimizer's state as a checkpoint stores it. A tensor's key is the parameter's name, a
+// dot and the slot's name: "layer.weight.exp_avg". The values are the number of steps of
+// each parameter, and the options.
 struct OptimizerState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> values;
@@ -35,6 +37,9 @@ struct Slots {
   at::Tensor parameter;
   int64_t step = 0;
   std::vector<at::Tensor> tensors;  // by the optimizer's slot names; undefined until used
+
+  // The tensor of that number, made with `fill` in every element if it is not there yet.
+  at::Tensor& tensor(size_t index, double fill = 0);
 };
 
 // step_param may run for different parameters at once, in different threads; nothing else
@@ -48,28 +53,29 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   virtual std::string name() const = 0;
-  // Changes the parameter by one step. The gradient is left as it is; another dtype is cast
-  // to the parameter's. Throws ConfigError if the shapes differ. float32 on a CPU takes one
-  // pass over memory, all else takes ATen's operations.
+  // Changes the parameter by one step. The gradient is left as it is; one of another dtype
+  // is cast to the parameter's. Throws ConfigError if the shapes differ. float32 on a CPU
+  // takes one pass over memory; everything else takes ATen's operations.
   void step_param(const at::Tensor& parameter, const at::Tensor& gradient);
 
-  // From the next step on, for all parameters without options of their own.
+  // Sets the learning rate from the next step on, for all parameters without options of
+  // their own.
   virtual void set_lr(double lr) = 0;
-  // Of these parameters only.
+  // The same for these parameters only.
   virtual void set_lr(const std::vector<at::Tensor>& parameters, double lr) = 0;
 
   // Tensors are shared with the optimizer, not copied. Parameters that never stepped have
   // nothing in it.
   OptimizerState state(const NamedParameters& parameters) const;
   // Replaces the state of these parameters, and all options. Throws ConfigError, and
-  // changes nothing, where `state` is of another optimizer, lacks something or has other
+  // changes nothing, if `state` is of another optimizer, lacks something or has other
   // shapes or dtypes.
   void load_state(const OptimizerState& state, const NamedParameters& parameters);
-  // The same in two parts: this one looks and copies, and what it returns makes the change
-  // and can't fail. The optimizer must outlive it.
+  // The same in two parts: this function checks and copies; the function it returns makes
+  // the change and can't fail. The optimizer must outlive that function.
   std::function<void()> read_state(const OptimizerState& state,
                                    const NamedParameters& parameters);
-  // Forgets what it knows of all parameters; options stay.
+  // Drops the state of all parameters; options stay.
   void reset();
 
   // Name and options, readable.
@@ -80,14 +86,11 @@ class Optimizer {
   virtual void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) = 0;
   virtual std::vector<std::string_view> slot_names() const = 0;
   virtual bool takes_sparse() const { return false; }
-  // With `prefix` before each key.
   using Values = std::map<std::string, std::string>;
   virtual void save_options(const NamedParameters& parameters, Values& values) const = 0;
-  // Checks first, then gives a function that sets them.
+  // Checks the options and returns a function that sets them.
   virtual std::function<void()> read_options(const NamedParameters& parameters,
                                              const Values& values) = 0;
-  // The slot, made with `fill` in every element if it is not there yet.
-  static at::Tensor& slot(Slots& slots, size_t index, double fill = 0);
 
  private:
   Slots& slots_of(const at::Tensor& parameter);
@@ -113,12 +116,22 @@ void require(bool holds, const char* optimizer, const char* field, double value,
 
 }  // namespace detail
 
-// The part that depends on the type of the options: an aggregate with check(), which throws
-// ConfigError, and fields(self, visitor), which calls the visitor with each name and field.
+// An optimizer is its options: an aggregate with a field `lr` and these members.
+// clang-format off
+//   kName         what messages, checkpoints and make_optimizer call the optimizer
+//   kSlots        an array with the names of the tensors that it keeps for a parameter
+//   kTakesSparse  true if it can step with sparse gradients; may be left out
+//   check()       throws ConfigError for values out of range
+//   fields(self, visitor)             calls the visitor with each field's name and value
+//   step(parameter, gradient, slots)  changes the parameter, see Optimizer::step
+// clang-format on
 template <class Options>
 class OptimizerOf : public Optimizer {
  public:
-  explicit OptimizerOf(const Options& options) : options_(options) { options_.check(); }
+  explicit OptimizerOf(const Options& options = {}) : options_(options) {
+    options_.check();
+  }
+  std::string name() const override { return Options::kName; }
 
   // For parameters without options of their own.
   const Options& options() const { return options_; }
@@ -160,6 +173,16 @@ class OptimizerOf : public Optimizer {
   }
 
  protected:
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override {
+    options(parameter).step(parameter, gradient, slots);
+  }
+  std::vector<std::string_view> slot_names() const override {
+    return {Options::kSlots.begin(), Options::kSlots.end()};
+  }
+  bool takes_sparse() const override {
+    if constexpr (requires { Options::kTakesSparse; }) return Options::kTakesSparse;
+    return false;
+  }
   void save_options(const NamedParameters& parameters, Values& values) const override {
     const auto save = [&](const std::string& prefix, const Options& options) {
       Options::fields(options, [&](const char* field, const auto& value) {

@@ -13,9 +13,12 @@ struct RMSpropOptions {
   bool centered = false;    // divides by the deviation, not the root mean square
   bool maximize = false;    // climbs instead of descending
 
+  static constexpr const char* kName = "rmsprop";
+  static constexpr std::array<const char*, 3> kSlots{"square_avg", "grad_avg",
+                                                     "momentum_buffer"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("alpha", self.alpha);
     field("eps", self.eps);
@@ -26,14 +29,6 @@ struct RMSpropOptions {
   }
 };
 
-class RMSprop : public OptimizerOf<RMSpropOptions> {
- public:
-  explicit RMSprop(const RMSpropOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "rmsprop"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using RMSprop = OptimizerOf<RMSpropOptions>;
 
 }  // namespace brigade::optim

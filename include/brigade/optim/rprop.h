@@ -12,9 +12,11 @@ struct RpropOptions {
   std::pair<double, double> step_sizes{1e-6, 50};  // the least and the most
   bool maximize = false;                           // climbs instead of descending
 
+  static constexpr const char* kName = "rprop";
+  static constexpr std::array<const char*, 2> kSlots{"prev", "step_size"};
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("eta_minus", self.etas.first);
     field("eta_plus", self.etas.second);
@@ -24,14 +26,6 @@ struct RpropOptions {
   }
 };
 
-class Rprop : public OptimizerOf<RpropOptions> {
- public:
-  explicit Rprop(const RpropOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "rprop"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-};
+using Rprop = OptimizerOf<RpropOptions>;
 
 }  // namespace brigade::optim

@@ -12,9 +12,12 @@ struct SGDOptions {
   bool nesterov = false;    // wants momentum, and no dampening
   bool maximize = false;    // climbs instead of descending
 
+  static constexpr const char* kName = "sgd";
+  static constexpr std::array<const char*, 1> kSlots{"momentum_buffer"};
+  static constexpr bool kTakesSparse = true;
   void check() const;
-  template <class Self, class Field>
-  static void fields(Self& self, Field&& field) {
+  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("momentum", self.momentum);
     field("dampening", self.dampening);
@@ -24,15 +27,6 @@ struct SGDOptions {
   }
 };
 
-class SGD : public OptimizerOf<SGDOptions> {
- public:
-  explicit SGD(const SGDOptions& options = {}) : OptimizerOf(options) {}
-  std::string name() const override { return "sgd"; }
-
- protected:
-  void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override;
-  std::vector<std::string_view> slot_names() const override;
-  bool takes_sparse() const override { return true; }
-};
+using SGD = OptimizerOf<SGDOptions>;
 
 }  // namespace brigade::optim
