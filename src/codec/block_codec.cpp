@@ -1,10 +1,10 @@
-// The quantizers: [header of each block][one byte a value].
+// The quantizers. A message is [header of each block][one byte a value].
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "codec/blocks_aten.h"
-#include "codec/two_path.h"
+#include "codec/codec_base.h"
 #include "kernels/affine_u8.h"
 #include "kernels/int8_block.h"
 
@@ -18,7 +18,7 @@ int64_t blocks_in(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
 
-// The part of a message's two halves that `size` values in blocks of `block` use, as rows.
+// The parts of the headers and codes that `size` values in blocks of `block` use, as rows.
 struct UsedRows {
   at::Tensor params, codes;
 };
@@ -48,9 +48,9 @@ void update_residual(const blocks::Rows& rows, const at::Tensor& p,
   residual.copy_(at::where(keep.reshape({-1}).narrow(0, 0, size), residual, error));
 }
 
-class Int8Codec final : public TwoPathCodec {
+class Int8Codec final : public CodecBase {
  public:
-  explicit Int8Codec(CodecPath path) : TwoPathCodec("int8", kBlock, path) {}
+  explicit Int8Codec(CodecPath path) : CodecBase("int8", kBlock, path) {}
   bool takes_residual() const override { return true; }
 
  private:
@@ -91,12 +91,11 @@ class Int8Codec final : public TwoPathCodec {
   kernels::Int8Kernels kernels_ = kernels::int8_kernels();
 };
 
-// `block` 0: the chunk is one block.
-class AffineCodec final : public TwoPathCodec {
+// If `block` is 0, the chunk is one block.
+class AffineCodec final : public CodecBase {
  public:
   AffineCodec(std::string name, int64_t block, CodecPath path)
-      : TwoPathCodec(std::move(name), block > 0 ? block : kCacheLine, path),
-        block_(block) {}
+      : CodecBase(std::move(name), block > 0 ? block : kCacheLine, path), block_(block) {}
   bool takes_residual() const override { return true; }
 
  private:

@@ -19,12 +19,12 @@ at::Tensor step_of(const at::Tensor& range, double levels) {
   return at::where(nearest.to(at::kDouble) < exact, next, nearest);
 }
 
-// Where there is nothing to divide by, 1: the quotient is 0 then, or is not used.
+// The scale, or 1 if it is 0 or NaN: the quotient is then 0 or not used.
 at::Tensor divisor_of(const at::Tensor& scale) {
   return at::where(scale > 0, scale, at::ones_like(scale));
 }
 
-// 0.5 for blocks whose range may overflow a float, else 1.
+// 0.5 for blocks with a range that may overflow a float, else 1.
 at::Tensor shrink_of(const at::Tensor& scale) {
   return at::where(scale > 0x1p100, at::full_like(scale, 0.5), at::ones_like(scale));
 }

@@ -1,4 +1,4 @@
-// Block-wise quantizers out of ATen operations, for any device. A row is a block. They
+// Block-wise quantizers made of ATen operations, for any device. A row is a block. They
 // follow kernels/int8_block.h and kernels/affine_u8.h step by step, and give the same bits
 // on CPU.
 #pragma once
@@ -6,7 +6,7 @@
 
 namespace brigade::blocks {
 
-// values * scale + residual (where defined), as rows of `block`; the last row is filled up
+// values * scale + residual (if defined), as rows of `block`. The last row is filled up
 // with its own last value, so that it has the range of the values it really holds.
 at::Tensor rows_of(const at::Tensor& values, float scale, const at::Tensor& residual,
                    int64_t block);

@@ -1,17 +1,18 @@
-// Tensor to wire and back: what every dense compressor is to the exchange layer. Pure
-// functions of their arguments; no process group, no state of their own.
+// Tensor to wire and back: what every dense compressor is to the exchange layer. Codecs are
+// pure functions of their arguments; they have no process group and no state.
 //
 // Vocabulary
-//   values   1-D contiguous float32 tensor, CPU or CUDA.
-//   chunk    a run of values that travels as one message. Its length is a multiple of
-//   `block()`; the values at hand may be fewer (the tail of a bucket, or
-//            none at all), and are then filled up in the message only.
-//   message  1-D contiguous uint8 tensor of `wire_bytes(chunk)` bytes, on the values'
-//   device: [headers][codes]. All messages of one chunk length have the
-//            same size. The bytes behind the last value are zero, and no decoder looks at
-//            them.
-//   residual error feedback: what the encoding of the last step lost, added to the values
-//   of this one.
+// clang-format off
+//   values    A 1-D contiguous float32 tensor, CPU or CUDA.
+//   chunk     A run of values that travels as one message. Its length is a multiple of
+//             `block()`. The values at hand may be fewer (the tail of a bucket, or none at
+//             all); they are then filled up in the message only.
+//   message   A 1-D contiguous uint8 tensor of `wire_bytes(chunk)` bytes, on the values'
+//             device: [headers][codes]. All messages of one chunk length have the same
+//             size. The bytes behind the last value are zero, and no decoder reads them.
+//   residual  Error feedback: what the encoding of the last step lost. It is added to the
+//             values of this step.
+// clang-format on
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -37,10 +38,10 @@ class Codec {
   virtual bool takes_residual() const = 0;
 
   // p = values * scale + residual; `wire` becomes the message of p. With a residual,
-  // residual = p - decoded(wire), in the same pass over memory. A non-finite p (NaN, Inf):
-  // its block decodes to NaN, and the block's residual stays as it was. The plain casts
-  // carry it over alone. `values` is not changed. `residual` is undefined, or of the
-  // values' size, dtype and device.
+  // residual = p - decoded(wire), in the same pass over memory. If a p is not
+  // finite (NaN, Inf), its block decodes to NaN, and the block's residual stays as it was;
+  // the plain casts carry over that one value. `values` is not changed. `residual` is
+  // undefined, or has the values' size, dtype and device.
   virtual void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
                       const at::Tensor& residual, const at::Tensor& wire) const = 0;
   // The first out.numel() values of the message: out = decoded, and out += decoded.

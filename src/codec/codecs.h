@@ -1,4 +1,4 @@
-// The codecs there are. Sizes: n values, rounded up to a chunk.
+// The codecs of the library. Sizes are for n values, rounded up to a chunk.
 #pragma once
 #include <memory>
 
@@ -6,17 +6,17 @@
 
 namespace brigade {
 
-// Where a codec computes. `by_device` is for everyone: kernels for CPU tensors, ATen
-// operations for others. `aten` forces the latter, so that they can be tested without an
-// accelerator; on CPU both give the same bytes (NaN payloads apart).
+// How a codec computes. `by_device` is for everyone: kernels for CPU tensors, ATen
+// operations for others. `aten` takes ATen operations everywhere, so that they can be
+// tested without an accelerator. On CPU both give the same bytes, except for NaN payloads.
 enum class CodecPath { by_device, aten };
 
 // Plain casts, rounded to nearest even; 2n bytes, no residual. fp16 gives Inf beyond 65504,
 // bf16 has float's range.
 std::unique_ptr<Codec> make_fp16_codec(CodecPath path = CodecPath::by_device);
 std::unique_ptr<Codec> make_bf16_codec(CodecPath path = CodecPath::by_device);
-// Symmetric: a scale for each 256 values, codes in [-127, 127]; n + 4 n / 256 bytes. |p -
-// decoded| <= scale / 2.
+// Symmetric: a scale for each 256 values, codes in [-127, 127]; n + 4 n / 256 bytes.
+// |p - decoded| <= scale / 2.
 std::unique_ptr<Codec> make_int8_codec(CodecPath path = CodecPath::by_device);
 // Affine: scale and low end for each 512 values, codes in [0, 255]; n + 8 n / 512 bytes.
 // Zero stays exactly zero.

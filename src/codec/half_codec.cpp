@@ -1,17 +1,17 @@
 // fp16 and bf16: no header, two bytes a value.
 #include <ATen/ATen.h>
 
-#include "codec/two_path.h"
+#include "codec/codec_base.h"
 #include "kernels/cast.h"
 
 namespace brigade {
 namespace {
 
-class HalfCodec final : public TwoPathCodec {
+class HalfCodec final : public CodecBase {
  public:
   HalfCodec(std::string name, at::ScalarType dtype, const kernels::CastKernels& cast,
             CodecPath path)
-      : TwoPathCodec(std::move(name), kCacheLine, path), dtype_(dtype), cast_(cast) {}
+      : CodecBase(std::move(name), kCacheLine, path), dtype_(dtype), cast_(cast) {}
 
   bool takes_residual() const override { return false; }
 

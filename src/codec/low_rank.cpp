@@ -8,7 +8,7 @@
 namespace brigade::low_rank {
 namespace {
 
-// Less is done sooner than a thread wakes up.
+// A thread takes longer to wake up than to do less than this.
 constexpr int64_t kElementsOfAThread = 1 << 16;
 
 bool fits(const at::Tensor& tensor) {
@@ -24,7 +24,7 @@ float* data_of(const at::Tensor& tensor) {
 }
 at::Tensor turned(const at::Tensor& q) { return q.defined() ? q.t().contiguous() : q; }
 
-// body(shape of a part, first row, its offset in M), for ranges of rows.
+// Calls body(shape of a part, first row, offset of that row in M) for ranges of rows.
 template <class Body>
 void for_rows(kernels::LowRankShape shape, Body body) {
   const auto rows = static_cast<int64_t>(shape.rows);
@@ -55,7 +55,7 @@ void project_one(const at::Tensor& m, const Residual* residual, const at::Tensor
 
 void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
   const auto shape = shape_of(m, p);
-  // Of one row the order of memory is that of its turned form.
+  // One row has the same order in memory as its transposed form.
   at::Tensor qt = q.size(1) == 1 ? q : at::empty({q.size(1), q.size(0)}, q.options());
   const float* from = data_of(m);
   float* to = data_of(qt);

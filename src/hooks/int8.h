@@ -6,8 +6,8 @@
 
 namespace brigade {
 
-// Half a byte more than a quarter of float32's traffic: a scale for each 256 values. What
-// is rounded away is added in the next step.
+// Sends one byte a value and a scale of 4 bytes for each 256 values: 1.016 bytes instead of
+// float32's 4. What is rounded away is added in the next step.
 std::shared_ptr<Hook> make_int8();
 
 }  // namespace brigade

@@ -1,14 +1,14 @@
-// Affine uint8 in blocks of any length: a scale and a low end each; the last block may be
-// shorter.
+// Affine uint8 in blocks of any length. Each block has a scale and a low end; the last
+// block may be shorter.
 //
 // Block: p = src * factor + residual; range = max p - min p, in double;
 //        scale = the smallest float >= range / 255, low = min p;
 //        code = round((p - low) / scale) in [0, 255], decoded = low + code * scale.
 // A range that contains zero has low = -(z * scale) with a whole z, so that zero is decoded
-// as exactly zero. |p - decoded| <= scale / 2, and the rounding of decoded itself (an ulp
-// of the block's largest magnitude). A constant block has scale 0 and is exact. |p|
-// > 3.3e38 is encoded as 3.3e38. A block with a non-finite p has scale and low NaN and
-// codes 0, and its residual stays as it was.
+// as exactly zero. |p - decoded| <= scale / 2, plus the rounding of decoded itself (an ulp
+// of the block's largest magnitude). A constant block has scale 0 and is exact. A larger
+// magnitude than 3.3e38 is encoded as 3.3e38. A block with a non-finite p has scale and low
+// NaN and codes 0, and its residual stays as it was.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -9,8 +9,9 @@
 namespace brigade::kernels {
 
 // dst[i] = half(src[i] * scale), rounded to nearest even. NaN stays NaN (sign and upper
-// payload kept, made quiet); beyond the half's range is Inf; denormal halves are exact,
-// never flushed. REQUIRES: dst.size() == src.size(); the two do not overlap.
+// payload are kept, and it is made quiet). What is beyond the half's range becomes Inf.
+// Denormal halves are exact and never flushed. REQUIRES: dst.size() == src.size(); the two
+// do not overlap.
 using Narrow = void (*)(std::span<const float> src, float scale,
                         std::span<std::uint16_t> dst) noexcept;
 // dst[i] = float(src[i]) * scale. Exact for scale 1.

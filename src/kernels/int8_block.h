@@ -3,10 +3,10 @@
 //
 // Block: p = src * factor + residual, s = the smallest float >= max|p| / 127,
 //        code = round(p / s) in [-127, 127], residual = p - code * s, decoded = code * s.
-// Then |p - decoded| <= s / 2 (and a relative rounding error of 2^-22), zero is zero, a
-// block of zeros has scale 0, and denormal blocks keep their scale. |p| > 3.3e38 is encoded
-// as 3.3e38. A block with a non-finite p has scale NaN and codes 0, and its residual stays
-// as it was.
+// Then |p - decoded| <= s / 2, plus a relative rounding error of 2^-22. Zero is decoded as
+// zero, a block of zeros has scale 0, and denormal blocks keep their scale. |p| > 3.3e38 is
+// encoded as 3.3e38. A block with a non-finite p has scale NaN and codes 0, and its
+// residual stays as it was.
 #pragma once
 #include <cstddef>
 #include <cstdint>

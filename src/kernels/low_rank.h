@@ -1,8 +1,8 @@
-// Matrices times tall, thin ones: what PowerSGD does all day. M is rows x columns, P is
-// rows x rank, QT is rank x columns (Q turned, so that its columns lie in memory order),
-// all row-major. Each goes over M once. All variants give the same bits: sums over columns
-// run over 16 lanes, column j in lane j % 16, and the lanes are added up in order; sums
-// over rows run in order.
+// Products of a matrix and a thin one: most of PowerSGD's work. M is rows x columns, P is
+// rows x rank, QT is rank x columns (Q transposed, so that its columns lie in memory
+// order), all row-major. Each function goes over M once. All variants give the same bits:
+// sums over columns run in 16 lanes, column j in lane j % 16, and the lanes are added up in
+// order; sums over rows run in order.
 #pragma once
 #include <cstddef>
 
@@ -33,9 +33,10 @@ struct LowRankKernels {
 // REQUIRES: isa_runs(isa). None of the arguments overlap.
 const LowRankKernels& low_rank_kernels(Isa isa = isa_best()) noexcept;
 
-// The columns of a row-major rows x rank matrix, rank 1 or 2, become orthonormal, by
-// Gram-Schmidt in double. One that is zero, or but for rounding depends on the one before
-// it, becomes zero; what is not finite becomes NaN. Lengths are divided by norm + epsilon.
+// Makes the columns of a row-major rows x rank matrix orthonormal, by Gram-Schmidt in
+// double; rank is 1 or 2. A column that is zero becomes zero, and so does one that depends
+// on the column before it, up to rounding. A column with a value that is not finite becomes
+// NaN. Lengths are divided by norm + epsilon.
 void orthonormalize(std::size_t rows, std::size_t rank, float* columns,
                     double epsilon) noexcept;
 

@@ -20,9 +20,9 @@ struct StepArrays {
   std::size_t size = 0;
 };
 
-// In all of them g = sign * grad + weight_decay * param, where a weight_decay of 0 leaves
-// the parameter out, also where it is not finite. `rest` is 1 - the decay rate before it:
-// in float that difference would lose most of its digits.
+// In all of them g = sign * grad + weight_decay * param. A weight_decay of 0 leaves the
+// parameter out, also where it is not finite. `rest` is 1 minus the rate before it; the
+// caller takes the difference in double, because in float it would lose most of its digits.
 struct SgdStep {  // first: momentum
   float lr, momentum, damping, weight_decay, sign;
   bool nesterov;
@@ -35,8 +35,7 @@ struct AdamStep {  // first: mean; second: mean of squares; third: its maximum, 
 struct AdagradStep {  // first: sum of squares
   float step_size, eps, weight_decay, sign;
 };
-struct RmspropStep {  // first: mean of squares; second: mean, or null; third: momentum, or
-                      // null
+struct RmspropStep {  // first: mean of squares; second, third: mean, momentum, or null
   float lr, alpha, rest, eps, weight_decay, momentum, sign;
 };
 struct AdadeltaStep {  // first: mean of squares; second: mean of squared changes

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/piece.h"
+#include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {
 namespace {
@@ -109,7 +109,7 @@ BRIGADE_AFFINE_VARIANT(Avx2, BRIGADE_AVX2);
 BRIGADE_AFFINE_VARIANT(Avx512, BRIGADE_AVX512);
 #undef BRIGADE_AFFINE_VARIANT
 
-// A block whose decoded values do not depend on the codes: constant, or not finite.
+// Encodes a block that is constant or not finite: it decodes to the same value everywhere.
 void encode_flat(const float* src, float factor, float* residual, std::size_t size,
                  AffineHeader header, std::uint8_t* codes) noexcept {
   std::memset(codes, 0, size);

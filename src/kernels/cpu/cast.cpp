@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/piece.h"
+#include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {
 namespace {
 
-// ---- one value
-// ----------------------------------------------------------------------------
+// ---- one value --------------------------------------------------------------------------
 
 struct Bf16 {
   BRIGADE_BODY static std::uint16_t narrow(float x) {
@@ -58,8 +57,7 @@ struct Fp16 {
   }
 };
 
-// ---- one piece
-// ----------------------------------------------------------------------------
+// ---- one tile ---------------------------------------------------------------------------
 
 template <class Half>
 BRIGADE_BODY void narrow_body(const float* __restrict src, float scale,
@@ -191,7 +189,7 @@ void narrow(std::span<const float> src, float scale,
 }
 template <class Variant>
 void widen(std::span<const std::uint16_t> src, float scale, std::span<float> dst) noexcept {
-  write_pieces(dst.data(), dst.size(), [&](float* to, std::size_t at, std::size_t size) {
+  write_tiles(dst.data(), dst.size(), [&](float* to, std::size_t at, std::size_t size) {
     Variant::widen(src.data() + at, scale, to, size);
   });
 }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/piece.h"
+#include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {
 namespace {
 
-static_assert(kInt8Block == kPiece);
+static_assert(kInt8Block == kTile);
 
 template <bool kResidual>
 BRIGADE_BODY float encode_body(const float* __restrict src, float factor,
@@ -47,28 +47,28 @@ BRIGADE_BODY void decode_body(float scale, const std::int8_t* __restrict codes,
 }
 
 // The bodies, compiled for one instruction set.
-#define BRIGADE_INT8_VARIANT(Name, Target)                                                \
-  struct Name {                                                                           \
-    Target static float encode(const float* src, float factor, std::size_t size,          \
-                               std::int8_t* codes) noexcept {                             \
-      if (size == kPiece) return encode_body<false>(src, factor, nullptr, kPiece, codes); \
-      return encode_body<false>(src, factor, nullptr, size, codes);                       \
-    }                                                                                     \
-    Target static float encode_residual(const float* src, float factor, float* residual,  \
-                                        std::size_t size, std::int8_t* codes) noexcept {  \
-      if (size == kPiece) return encode_body<true>(src, factor, residual, kPiece, codes); \
-      return encode_body<true>(src, factor, residual, size, codes);                       \
-    }                                                                                     \
-    Target static void decode(float scale, const std::int8_t* codes, float* dst,          \
-                              std::size_t size) noexcept {                                \
-      if (size == kPiece) return decode_body<false>(scale, codes, dst, kPiece);           \
-      decode_body<false>(scale, codes, dst, size);                                        \
-    }                                                                                     \
-    Target static void decode_add(float scale, const std::int8_t* codes, float* dst,      \
-                                  std::size_t size) noexcept {                            \
-      if (size == kPiece) return decode_body<true>(scale, codes, dst, kPiece);            \
-      decode_body<true>(scale, codes, dst, size);                                         \
-    }                                                                                     \
+#define BRIGADE_INT8_VARIANT(Name, Target)                                               \
+  struct Name {                                                                          \
+    Target static float encode(const float* src, float factor, std::size_t size,         \
+                               std::int8_t* codes) noexcept {                            \
+      if (size == kTile) return encode_body<false>(src, factor, nullptr, kTile, codes);  \
+      return encode_body<false>(src, factor, nullptr, size, codes);                      \
+    }                                                                                    \
+    Target static float encode_residual(const float* src, float factor, float* residual, \
+                                        std::size_t size, std::int8_t* codes) noexcept { \
+      if (size == kTile) return encode_body<true>(src, factor, residual, kTile, codes);  \
+      return encode_body<true>(src, factor, residual, size, codes);                      \
+    }                                                                                    \
+    Target static void decode(float scale, const std::int8_t* codes, float* dst,         \
+                              std::size_t size) noexcept {                               \
+      if (size == kTile) return decode_body<false>(scale, codes, dst, kTile);            \
+      decode_body<false>(scale, codes, dst, size);                                       \
+    }                                                                                    \
+    Target static void decode_add(float scale, const std::int8_t* codes, float* dst,     \
+                                  std::size_t size) noexcept {                           \
+      if (size == kTile) return decode_body<true>(scale, codes, dst, kTile);             \
+      decode_body<true>(scale, codes, dst, size);                                        \
+    }                                                                                    \
   }
 BRIGADE_INT8_VARIANT(Portable, );
 BRIGADE_INT8_VARIANT(Avx2, BRIGADE_AVX2);
@@ -78,8 +78,8 @@ BRIGADE_INT8_VARIANT(Avx512, BRIGADE_AVX512);
 template <class Variant>
 void encode(std::span<const float> src, float factor, std::span<float> residual,
             std::span<float> scales, std::span<std::int8_t> codes) noexcept {
-  for (std::size_t at = 0, block = 0; at < src.size(); at += kPiece, ++block) {
-    const std::size_t size = std::min(kPiece, src.size() - at);
+  for (std::size_t at = 0, block = 0; at < src.size(); at += kTile, ++block) {
+    const std::size_t size = std::min(kTile, src.size() - at);
     scales[block] =
         residual.empty()
             ? Variant::encode(src.data() + at, factor, size, codes.data() + at)
@@ -91,17 +91,17 @@ void encode(std::span<const float> src, float factor, std::span<float> residual,
 template <class Variant>
 void decode(std::span<const float> scales, std::span<const std::int8_t> codes,
             std::span<float> dst) noexcept {
-  write_pieces(dst.data(), dst.size(), [&](float* to, std::size_t at, std::size_t size) {
-    Variant::decode(scales[at / kPiece], codes.data() + at, to, size);
+  write_tiles(dst.data(), dst.size(), [&](float* to, std::size_t at, std::size_t size) {
+    Variant::decode(scales[at / kTile], codes.data() + at, to, size);
   });
 }
 
 template <class Variant>
 void decode_add(std::span<const float> scales, std::span<const std::int8_t> codes,
                 std::span<float> dst) noexcept {
-  for (std::size_t at = 0; at < dst.size(); at += kPiece) {
-    Variant::decode_add(scales[at / kPiece], codes.data() + at, dst.data() + at,
-                        std::min(kPiece, dst.size() - at));
+  for (std::size_t at = 0; at < dst.size(); at += kTile) {
+    Variant::decode_add(scales[at / kTile], codes.data() + at, dst.data() + at,
+                        std::min(kTile, dst.size() - at));
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/piece.h"
+#include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/optimizer_step.h"
 
-#include "kernels/cpu/piece.h"
+#include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {
 namespace {

@@ -6,8 +6,8 @@ namespace brigade::kernels {
 namespace {
 
 constexpr std::size_t kLanes = 8;
-// What is left of a column that depends on another is rounding, which points anywhere: less
-// than this of its length counts as nothing.
+// If a column depends on another, only rounding is left of it, which points anywhere. Less
+// than this fraction of its length counts as nothing.
 constexpr double kNothing = 16 * 0x1p-23;
 
 // The sum of a[i] b[i], in a fixed order; both lie `rank` apart.
@@ -49,7 +49,7 @@ void orthonormalize(std::size_t rows, std::size_t rank, float* columns,
   float *first = columns, *second = columns + 1;
   const double least = kNothing * norm(rows, rank, second);
   scale(rows, rank, first, 0, epsilon);
-  // Twice: the first time leaves, of a column close to the other, mostly rounding.
+  // Twice: if the columns are close, the first pass leaves mostly rounding.
   for (int pass = 0; pass < 2; ++pass) {
     const double shared = dot(rows, rank, first, second);
     for (std::size_t row = 0; row < rows; ++row) {

@@ -1,4 +1,4 @@
-#include "codec/two_path.h"
+#include "codec/codec_base.h"
 
 #include <ATen/ATen.h>
 
@@ -28,7 +28,7 @@ std::string describe(const at::Tensor& tensor) {
 
 }  // namespace
 
-int64_t TwoPathCodec::wire_bytes(int64_t chunk_elements) const {
+int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
   if (chunk_elements < 0 || chunk_elements % granularity_ != 0) {
     throw Error("codec " + name_ + ": a chunk of " + std::to_string(chunk_elements) +
                 " elements; expected a multiple of " + std::to_string(granularity_));
@@ -36,8 +36,8 @@ int64_t TwoPathCodec::wire_bytes(int64_t chunk_elements) const {
   return header_bytes(chunk_elements) + chunk_elements * bytes_per_code();
 }
 
-void TwoPathCodec::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                          const at::Tensor& residual, const at::Tensor& wire) const {
+void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
+                       const at::Tensor& residual, const at::Tensor& wire) const {
   check_floats(values, "values", chunk_elements);
   check_residual(residual, values);
   check_wire(wire, values, chunk_elements);
@@ -63,18 +63,18 @@ void TwoPathCodec::encode(const at::Tensor& values, int64_t chunk_elements, doub
                 codes);
 }
 
-void TwoPathCodec::decode(const at::Tensor& wire, int64_t chunk_elements,
-                          const at::Tensor& out) const {
+void CodecBase::decode(const at::Tensor& wire, int64_t chunk_elements,
+                       const at::Tensor& out) const {
   decode_to(wire, chunk_elements, out, false);
 }
 
-void TwoPathCodec::decode_add(const at::Tensor& wire, int64_t chunk_elements,
-                              const at::Tensor& out) const {
+void CodecBase::decode_add(const at::Tensor& wire, int64_t chunk_elements,
+                           const at::Tensor& out) const {
   decode_to(wire, chunk_elements, out, true);
 }
 
-void TwoPathCodec::decode_to(const at::Tensor& wire, int64_t chunk_elements,
-                             const at::Tensor& out, bool add) const {
+void CodecBase::decode_to(const at::Tensor& wire, int64_t chunk_elements,
+                          const at::Tensor& out, bool add) const {
   check_floats(out, "out", chunk_elements);
   check_wire(wire, out, chunk_elements);
   if (out.numel() == 0) return;
@@ -89,8 +89,8 @@ void TwoPathCodec::decode_to(const at::Tensor& wire, int64_t chunk_elements,
   add ? out.add_(decoded) : out.copy_(decoded);
 }
 
-void TwoPathCodec::check_floats(const at::Tensor& tensor, const char* what,
-                                int64_t chunk_elements) const {
+void CodecBase::check_floats(const at::Tensor& tensor, const char* what,
+                             int64_t chunk_elements) const {
   if (tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.dim() == 1 &&
       tensor.is_contiguous() && tensor.numel() <= chunk_elements) {
     return;
@@ -100,8 +100,7 @@ void TwoPathCodec::check_floats(const at::Tensor& tensor, const char* what,
               std::to_string(chunk_elements) + " elements");
 }
 
-void TwoPathCodec::check_residual(const at::Tensor& residual,
-                                  const at::Tensor& values) const {
+void CodecBase::check_residual(const at::Tensor& residual, const at::Tensor& values) const {
   if (!residual.defined()) return;
   if (!takes_residual()) throw Error("codec " + name_ + " takes no residual");
   if (residual.scalar_type() == at::kFloat && residual.is_contiguous() &&
@@ -112,8 +111,8 @@ void TwoPathCodec::check_residual(const at::Tensor& residual,
               "; expected one like the values, " + describe(values));
 }
 
-void TwoPathCodec::check_wire(const at::Tensor& wire, const at::Tensor& values,
-                              int64_t chunk_elements) const {
+void CodecBase::check_wire(const at::Tensor& wire, const at::Tensor& values,
+                           int64_t chunk_elements) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   if (wire.defined() && wire.scalar_type() == at::kByte && wire.dim() == 1 &&
       wire.is_contiguous() && wire.numel() == bytes && wire.device() == values.device() &&

@@ -1,4 +1,4 @@
-// The frame that all codecs share: arguments checked once, then kernels or ATen.
+// What all codecs share: arguments are checked once, then kernels or ATen do the work.
 #pragma once
 #include <span>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace brigade {
 
-// A codec gives its layout and two ways to compute it. The kernels see raw memory of a CPU;
-// the ATen way sees tensors of any device, and on CPU gives the same bytes.
-class TwoPathCodec : public Codec {
+// A codec gives its layout and two ways to compute it. The kernels work on raw memory of a
+// CPU. The ATen operations work on tensors of any device, and give the same bytes on CPU.
+class CodecBase : public Codec {
  public:
   std::string_view name() const final { return name_; }
   int64_t block() const final { return granularity_; }
@@ -27,15 +27,15 @@ class TwoPathCodec : public Codec {
   using Bytes = std::span<uint8_t>;
   using ConstBytes = std::span<const uint8_t>;
 
-  TwoPathCodec(std::string name, int64_t granularity, CodecPath path)
+  CodecBase(std::string name, int64_t granularity, CodecPath path)
       : name_(std::move(name)), granularity_(granularity), path_(path) {}
 
   virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
   virtual int64_t bytes_per_code() const = 0;
 
-  // `headers` and `codes` are the two parts of a message, whole; at least one value. What
-  // is behind the last value has been zeroed. `residual` is empty or undefined where there
-  // is none.
+  // `headers` and `codes` are the two whole parts of a message. There is at least one
+  // value. The bytes behind the last value are zero already. `residual` is empty or
+  // undefined if there is none.
   virtual void encode_kernel(std::span<const float> values, float scale,
                              std::span<float> residual, Bytes headers,
                              Bytes codes) const = 0;

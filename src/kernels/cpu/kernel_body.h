@@ -1,8 +1,8 @@
-// How the kernels are built. A *piece* is at most 256 values, small enough for the first
-// cache. A body is written once, in plain C++ that compilers vectorise, and compiled for
-// each instruction set under [[gnu::target]]; loops over pieces are shared. Nothing here is
-// fused or reordered
-// (-ffp-contract=off), so all variants give the same bits.
+// How the kernels are built. A body is one loop, written once in plain C++ that compilers
+// vectorise, and compiled for each instruction set under [[gnu::target]]. Bodies work on
+// tiles: runs of at most 256 values, small enough for the first cache. The loops over tiles
+// are shared. Nothing is fused or reordered (-ffp-contract=off), so all variants give the
+// same bits.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace brigade::kernels {
 
-inline constexpr std::size_t kPiece = 256;
+inline constexpr std::size_t kTile = 256;
 // Quantizers saturate here, so that a code times its scale never overflows.
 inline constexpr float kLargest = 3.3e38f;
 // Added to a float of magnitude below 2^22 it rounds to the nearest whole number, ties to
@@ -64,20 +64,20 @@ BRIGADE_BODY float value_at(const float* src, float factor, const float* residua
   return scaled;
 }
 
-// Writes floats piece by piece: fill(to, offset, count) computes `count` values. Large
+// Writes floats tile by tile: fill(to, offset, count) computes `count` values. Large
 // outputs bypass the caches, which saves reading each line before it is written (15 to 25 %
 // on Zen 4).
 template <class Fill>
-BRIGADE_BODY void write_pieces(float* dst, std::size_t size, Fill fill) {
+BRIGADE_BODY void write_tiles(float* dst, std::size_t size, Fill fill) {
 #if defined(__x86_64__)
   constexpr std::size_t kStreamFrom = std::size_t{1} << 20;  // elements
   if (size >= kStreamFrom && reinterpret_cast<std::uintptr_t>(dst) % 16 == 0) {
-    alignas(64) float piece[kPiece];
-    const std::size_t whole = size - size % kPiece;
-    for (std::size_t at = 0; at < whole; at += kPiece) {
-      fill(piece, at, kPiece);
-      for (std::size_t i = 0; i < kPiece; i += 4) {
-        _mm_stream_ps(dst + at + i, _mm_load_ps(piece + i));
+    alignas(64) float tile[kTile];
+    const std::size_t whole = size - size % kTile;
+    for (std::size_t at = 0; at < whole; at += kTile) {
+      fill(tile, at, kTile);
+      for (std::size_t i = 0; i < kTile; i += 4) {
+        _mm_stream_ps(dst + at + i, _mm_load_ps(tile + i));
       }
     }
     _mm_sfence();
@@ -85,8 +85,8 @@ BRIGADE_BODY void write_pieces(float* dst, std::size_t size, Fill fill) {
     return;
   }
 #endif
-  for (std::size_t at = 0; at < size; at += kPiece) {
-    fill(dst + at, at, size - at < kPiece ? size - at : kPiece);
+  for (std::size_t at = 0; at < size; at += kTile) {
+    fill(dst + at, at, size - at < kTile ? size - at : kTile);
   }
 }
 
