@@ -1,9 +1,6 @@
 // Trains a small network with a hook of its own: custom_hook [HOOK], see custom_hooks.h.
-#include <torch/torch.h>
-
-#include <cstdio>
-
 #include "custom_hooks.h"
+#include "sines.h"
 
 constexpr const char* kUsage =
     "custom_hook [HOOK]\n"
@@ -14,29 +11,17 @@ constexpr const char* kUsage =
 
 void train(const std::string& hook) {
   auto group = brigade::init_process_group();
-  torch::manual_seed(0);
-  at::Tensor inputs = torch::randn({4096, 8});
-  at::Tensor targets = inputs.sin().sum(1, true);
-  torch::nn::Sequential network(torch::nn::Linear(8, 64), torch::nn::Tanh(),
-                                torch::nn::Linear(64, 1));
-
-  brigade::DistributedDataParallel model(network, group);
+  Batch data = make_data();
+  brigade::DistributedDataParallel model(make_model(), group);
   model->set_hook(custom::make_hook(hook));
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
-  brigade::DistributedSampler sampler(inputs.size(0), group);
   for (int epoch = 1; epoch <= 5; ++epoch) {
-    sampler.set_epoch(epoch);
-    while (auto rows = sampler.next(64)) {
-      at::Tensor index = torch::tensor(std::vector<int64_t>(rows->begin(), rows->end()));
-      at::Tensor output = model->forward(inputs.index_select(0, index));
-      at::Tensor loss = torch::mse_loss(output, targets.index_select(0, index));
+    for (const Batch& batch : batches(data, group, epoch)) {
       optimizer.zero_grad();
-      loss.backward();
+      loss_of(model, batch).backward();
       optimizer.step();
     }
-    torch::NoGradGuard no_grad;
-    at::Tensor loss = torch::mse_loss(model->forward(inputs), targets);
-    std::printf("epoch %d: loss %.6f\n", epoch, loss.item<double>());
+    print_loss(epoch, model, data);
   }
   const brigade::HookTraffic traffic = model->hook_stats().last_step;
   std::printf("%s: %ld bytes of gradients a step, %ld sent, in %ld collectives\n",
