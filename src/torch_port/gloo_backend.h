@@ -1,14 +1,9 @@
 // Makes Gloo backends. The only door to gloo: no other file sees its names.
 #pragma once
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
 #include <string>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
+#include "torch_port/c10d_forward.h"
 
 namespace brigade::torch_port {
 

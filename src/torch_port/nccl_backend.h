@@ -3,16 +3,12 @@
 // libbrigade_nccl.so, loaded from beside this library when it is first asked for.
 #pragma once
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
+#include "torch_port/c10d_forward.h"
 
 namespace brigade::torch_port {
 

@@ -5,25 +5,19 @@
 namespace brigade::testing {
 namespace {
 
-struct Case {
-  int ranks;
-  bool views;
-  bool several_buckets;
+struct Case : Setting {
+  Case(int ranks, bool views, bool several_buckets, at::ScalarType dtype)
+      : Setting{ranks, views, several_buckets}, dtype(dtype) {}
   at::ScalarType dtype;
 };
 class MixedPrecisionPass : public ::testing::TestWithParam<Case> {};
-std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  const Case& c = info.param;
-  return std::to_string(c.ranks) + "Ranks" + (c.views ? "Views" : "Copies") +
-         (c.several_buckets ? "SeveralBuckets" : "OneBucket") + c10::toString(c.dtype);
-}
 INSTANTIATE_TEST_SUITE_P(
     Cases, MixedPrecisionPass,
     ::testing::Values(Case{1, false, false, kLow}, Case{1, true, true, kLow},
                       Case{2, false, true, kLow}, Case{2, true, true, kLow},
                       Case{2, true, false, at::kHalf}, Case{4, false, true, at::kHalf},
                       Case{4, true, true, kLow}),
-    case_name);
+    [](const auto& info) { return name_of(info.param) + c10::toString(info.param.dtype); });
 
 DdpOptions options_of(const Case& c) {
   DdpOptions options{.parameters_to_ignore = {"extra.weight", "extra.bias"},

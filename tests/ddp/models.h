@@ -27,6 +27,17 @@ Holder seeded(int seed = 1) {
   return Holder();
 }
 
+// How a model is trained in a parametrised test.
+struct Setting {
+  int ranks;
+  bool views;
+  bool several_buckets;
+};
+inline std::string name_of(const Setting& setting) {
+  return std::to_string(setting.ranks) + "Ranks" + (setting.views ? "Views" : "Copies") +
+         (setting.several_buckets ? "SeveralBuckets" : "OneBucket");
+}
+
 // Row i of batch `step` is the same whoever makes it.
 inline torch::Tensor batch(int step, int64_t rows, int64_t columns = 6) {
   auto row = torch::arange(rows, torch::kDouble).unsqueeze(1);

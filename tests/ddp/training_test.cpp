@@ -6,24 +6,15 @@
 namespace brigade::testing {
 namespace {
 
-struct Case {
-  int ranks;
-  bool views;
-  bool several_buckets;
-};
+using Case = Setting;
 class Training : public ::testing::TestWithParam<Case> {};
-std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  return std::to_string(info.param.ranks) + "Ranks" +
-         (info.param.views ? "Views" : "Copies") +
-         (info.param.several_buckets ? "SeveralBuckets" : "OneBucket");
-}
 INSTANTIATE_TEST_SUITE_P(Cases, Training,
                          ::testing::Values(Case{1, false, false}, Case{1, true, true},
                                            Case{2, false, false}, Case{2, false, true},
                                            Case{2, true, false}, Case{2, true, true},
                                            Case{3, false, true}, Case{3, true, true},
                                            Case{4, false, true}, Case{4, true, true}),
-                         case_name);
+                         [](const auto& info) { return name_of(info.param); });
 
 DdpOptions options_of(const Case& c) {
   DdpOptions options;

@@ -18,13 +18,7 @@ using namespace std::chrono_literals;
 using group::Deadline;
 using group::FileMeeting;
 using group::PunctualFileStore;
-using testing::Child;
-using testing::expect_all_well;
-using testing::expect_outcome;
-using testing::join_and_sum;
-using testing::kNever;
-using testing::Outcome;
-using testing::Variables;
+using namespace testing;
 
 class FileRendezvous : public ::testing::Test {
  protected:

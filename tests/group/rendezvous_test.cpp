@@ -21,14 +21,7 @@ namespace brigade {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Child;
-using testing::expect_all_well;
-using testing::expect_outcome;
-using testing::join_and_sum;
-using testing::kNever;
-using testing::Outcome;
-using testing::ReservedPort;
-using testing::Variables;
+using namespace testing;
 
 // A loopback socket with a port of its own, closed in the end.
 class Listener {
