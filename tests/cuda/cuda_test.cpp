@@ -1,31 +1,26 @@
 // Every hook on CUDA tensors, over NCCL and over Gloo.
-#include <iostream>
-
 #include "cuda/on_gpu.h"
+#include "hooks/cases.h"
 
 namespace brigade {
 namespace {
 
 using testing::bag_on_gpu;
+using testing::coefficients_on_gpu;
 using testing::kGpu;
 using testing::run_cuda_ranks;
 using testing::Shapes;
+using testing::Structure;
 
-struct Case {
-  std::string spec;
-  double tolerance;
-};
+using Case = testing::HookCase;
+
 std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const HookEntry& entry : hook_table()) {
-    const bool low_rank = !entry.options.empty();
-    const std::string name(entry.name);
-    if (name != "noop")
-      list.push_back(
-          {low_rank ? name + ":start=0,rank=2" : name, low_rank ? -1 : entry.tolerance});
-  }
-  list.push_back({"powersgd:start=1,rank=4,batch=1", -1});
-  list.push_back({"fp16+allreduce", 2e-3});
+  std::vector<Case> list = testing::table_cases();
+  testing::leave_out_noop(list);
+  list.push_back({"powersgd:start=1,rank=4,batch=1",
+                  testing::kLowRankTolerance,
+                  {Structure::matrix, 4}});
+  list.push_back({"fp16+allreduce", 2e-3, {}});
   return list;
 }
 
@@ -56,12 +51,8 @@ TEST_P(CudaHooks, EveryHookAveragesAndAgreesWithAnyNumberOfBuckets) {
                                     {.bucket_cap_mb = testing::kOneBucketEach});
         ddp->set_hook(make_hook(c.spec));
         for (int64_t step = 0; step < 4; ++step) {
-          std::vector<at::Tensor> inputs, poisoned;
-          for (size_t index = 0; index < shapes.size(); ++index) {
-            inputs.push_back(
-                testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
-                    .to(kGpu));
-          }
+          std::vector<at::Tensor> inputs =
+              coefficients_on_gpu(shapes, group.rank(), step, c.kind);
           const bool poison = step == 2 && group.rank() == 1;
           if (poison) inputs[0].view({-1})[3] = NAN;
           const auto gradients = train(ddp, inputs);
@@ -77,21 +68,22 @@ TEST_P(CudaHooks, EveryHookAveragesAndAgreesWithAnyNumberOfBuckets) {
             EXPECT_TRUE(finite) << "step " << step;
             EXPECT_TRUE(at::equal(theirs, gradients[index])) << "replicas disagree";
             const at::Tensor exact =
-                testing::exact_mean(shapes[index], at::kFloat, 2, step, index);
+                testing::exact_mean(shapes[index], at::kFloat, 2, step, index, c.kind);
             off += (gradients[index].cpu().to(at::kDouble) - exact)
                        .pow(2)
                        .sum()
                        .item<double>();
             for (int rank = 0; rank < 2; ++rank) {
-              size += testing::coefficient(shapes[index], at::kFloat, rank, step, index)
-                          .to(at::kDouble)
-                          .pow(2)
-                          .sum()
-                          .item<double>() /
-                      2;
+              size +=
+                  testing::coefficient(shapes[index], at::kFloat, rank, step, index, c.kind)
+                      .to(at::kDouble)
+                      .pow(2)
+                      .sum()
+                      .item<double>() /
+                  2;
             }
           }
-          if (step != 2 && c.tolerance >= 0) {
+          if (step != 2) {
             EXPECT_LE(std::sqrt(off / size), c.tolerance) << "step " << step;
           }
         }
@@ -107,12 +99,7 @@ TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
          {"int8", "powersgd:start=0,rank=2", "batched_powersgd:start=0"}) {
       SCOPED_TRACE(spec);
       const auto inputs = [&](int64_t step) {
-        std::vector<at::Tensor> list;
-        for (size_t index = 0; index < shapes.size(); ++index)
-          list.push_back(
-              testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
-                  .to(kGpu));
-        return list;
+        return coefficients_on_gpu(shapes, group.rank(), step);
       };
       DistributedDataParallel whole(bag_on_gpu(shapes, at::kFloat), group,
                                     {.bucket_cap_mb = testing::kOneBucketEach});
@@ -148,12 +135,8 @@ TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {
           auto adam = std::make_shared<optim::Adam>(optim::AdamOptions{.lr = 0.1});
           if (in_backward) optim::apply_optimizer_in_backward(ddp, adam);
           for (int64_t step = 0; step < 4; ++step) {
-            std::vector<at::Tensor> inputs;
-            for (size_t index = 0; index < shapes.size(); ++index)
-              inputs.push_back(
-                  testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
-                      .to(kGpu));
-            const auto gradients = train(ddp, inputs);
+            const auto gradients =
+                train(ddp, coefficients_on_gpu(shapes, group.rank(), step));
             for (size_t index = 0; index < shapes.size(); ++index) {
               EXPECT_EQ(gradients[index].defined(), !in_backward);
               if (!in_backward)
@@ -177,12 +160,7 @@ TEST_P(CudaHooks, RanksThatMeetRarelyEndWithTheSameBits) {
     const Shapes shapes{{64, 64}, {700}, {40, 30}};
     const ProcessGroup alone = group.new_subgroups(1);
     const auto inputs = [&](int64_t step) {
-      std::vector<at::Tensor> list;
-      for (size_t index = 0; index < shapes.size(); ++index)
-        list.push_back(
-            testing::coefficient(shapes[index], at::kFloat, group.rank(), step, index)
-                .to(kGpu));
-      return list;
+      return coefficients_on_gpu(shapes, group.rank(), step);
     };
     const auto same = [&](const std::vector<at::Tensor>& parameters) {
       bool equal = true;
@@ -278,39 +256,6 @@ TEST_P(CudaHooks, MixedPrecisionTrainsInHalvesAndLeavesFullPrecision) {
         }
         const HookTraffic traffic = ddp->hook_stats().last_step;
         EXPECT_EQ(traffic.bytes_before, 2 * traffic.bytes_sent);
-      }
-    }
-  });
-}
-
-// Not a test of speed: prints what a backward pass of 64 MB costs, verified above.
-TEST_P(CudaHooks, PrintsTheTimeOfABackwardPassOf64MB) {
-  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
-    const Shapes shapes(4, {2048, 2048});
-    std::vector<at::Tensor> inputs;
-    for (size_t index = 0; index < shapes.size(); ++index)
-      inputs.push_back(
-          testing::coefficient(shapes[index], at::kFloat, group.rank(), 0, index).to(kGpu));
-    for (const Case& c : cases()) {
-      DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group);
-      ddp->set_hook(make_hook(c.spec));
-      std::vector<double> milliseconds;
-      for (int step = 0; step < 8; ++step) {
-        ddp->zero_grad();
-        at::Tensor loss = ddp->forward(inputs);
-        loss.item<float>();
-        const auto begin = std::chrono::steady_clock::now();
-        loss.backward();
-        ddp->module()->parameters_in_order[0].grad()[0][0].item<float>();
-        milliseconds.push_back(std::chrono::duration<double, std::milli>(
-                                   std::chrono::steady_clock::now() - begin)
-                                   .count());
-      }
-      std::sort(milliseconds.begin(), milliseconds.end());
-      if (group.rank() == 0) {
-        std::cerr << group.backend() << "  " << c.spec << "  "
-                  << milliseconds[milliseconds.size() / 2] << " ms  "
-                  << ddp->hook_stats().last_step.bytes_sent / 1e6 << " MB sent\n";
       }
     }
   });

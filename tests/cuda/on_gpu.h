@@ -53,10 +53,11 @@ using BagDdp = DistributedDataParallel<BagImpl>;
 
 // What every parameter's gradient is, on this rank, in a step.
 inline std::vector<at::Tensor> coefficients_on_gpu(const Shapes& shapes, int rank,
-                                                   int64_t step) {
+                                                   int64_t step, Gradients kind = {}) {
   std::vector<at::Tensor> list;
   for (size_t index = 0; index < shapes.size(); ++index)
-    list.push_back(coefficient(shapes[index], at::kFloat, rank, step, index).to(kGpu));
+    list.push_back(
+        coefficient(shapes[index], at::kFloat, rank, step, index, kind).to(kGpu));
   return list;
 }
 

@@ -1,4 +1,4 @@
-// A model whose gradients are what the test says, and its training for a few steps.
+// A model with the gradients that a test gives it, and its training for a few steps.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
@@ -39,29 +39,70 @@ struct BagImpl : torch::nn::Module {
 // Every parameter in a bucket of its own.
 inline constexpr double kOneBucketEach = 1e-6;
 
-// Deterministic, different for each rank, step and parameter: layers of very different
-// scale.
-// Kept, because tests ask for the same ones often: not to be written into.
+// What gradients a test wants. Those of low rank keep it in sums over ranks and steps, and
+// no value of theirs is rounded in any dtype.
+enum class Structure {
+  any,       // of full rank
+  matrix,    // each parameter is a matrix of low rank: its first dimension, and the rest
+  square,    // the same for the smallest square matrix that holds the parameter
+  constant,  // all values are equal: of rank 2 at most in any square that is filled up
+};
+struct Gradients {
+  Structure structure = Structure::any;
+  int64_t low_rank = 0;  // for matrix and square
+};
+
+inline at::Generator generator_of(int rank, int64_t step, size_t index) {
+  return at::make_generator<at::CPUGeneratorImpl>(
+      static_cast<uint64_t>(rank * 1000003 + step * 1009 + static_cast<int64_t>(index)));
+}
+
+// The first elements of a product of two thin matrices of small whole numbers, with zeros
+// in the rows that are not whole. The right one is the same for all ranks and steps.
+inline at::Tensor low_rank_values(const std::vector<int64_t>& shape, Gradients kind,
+                                  int rank, int64_t step, size_t index) {
+  const int64_t elements = c10::multiply_integers(shape);
+  if (kind.structure == Structure::constant || elements == 0)
+    return at::full(shape, static_cast<double>(3 * (rank + 1) + step), at::kDouble);
+  int64_t rows = shape.front(), columns = elements / rows;
+  if (kind.structure == Structure::square)
+    rows = columns =
+        static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(elements))));
+  const auto options = at::TensorOptions().dtype(at::kDouble);
+  const at::Tensor left =
+      at::randint(-3, 4, {rows, kind.low_rank}, generator_of(rank, step, index), options);
+  const at::Tensor right =
+      at::randint(-2, 3, {kind.low_rank, columns}, generator_of(0, 7777, index), options);
+  left.narrow(0, elements / columns, rows - elements / columns).zero_();
+  const double scale = std::ldexp(1.0, -3 * static_cast<int>(index % 4));
+  return (left.mm(right) * scale).view({-1}).narrow(0, 0, elements).view(shape);
+}
+
+// Deterministic, different for each rank, step and parameter. Layers have very different
+// scales. The tensors are kept, because tests ask for the same ones often; they must not be
+// written into.
 inline at::Tensor coefficient(const std::vector<int64_t>& shape, at::ScalarType dtype,
-                              int rank, int64_t step, size_t index) {
-  static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t>,
+                              int rank, int64_t step, size_t index, Gradients kind = {}) {
+  static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t,
+                             Structure, int64_t>,
                   at::Tensor>
       made;
-  at::Tensor& kept = made[{shape, dtype, rank, step, index}];
+  at::Tensor& kept = made[{shape, dtype, rank, step, index, kind.structure, kind.low_rank}];
   if (kept.defined()) return kept;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(
-      static_cast<uint64_t>(rank * 1000003 + step * 1009 + static_cast<int64_t>(index)));
+  if (kind.structure != Structure::any)
+    return kept = low_rank_values(shape, kind, rank, step, index).to(dtype);
   const double scale = std::pow(10.0, -static_cast<double>(index % 4));
-  kept = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble)) * scale;
-  return kept = kept.to(dtype);
+  const at::Tensor values = at::randn(shape, generator_of(rank, step, index),
+                                      at::TensorOptions().dtype(at::kDouble));
+  return kept = (values * scale).to(dtype);
 }
 
 // The exact mean over the ranks, in float64.
 inline at::Tensor exact_mean(const std::vector<int64_t>& shape, at::ScalarType dtype,
-                             int ranks, int64_t step, size_t index) {
+                             int ranks, int64_t step, size_t index, Gradients kind = {}) {
   at::Tensor sum = at::zeros(shape, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) {
-    sum += coefficient(shape, dtype, rank, step, index).to(at::kDouble);
+    sum += coefficient(shape, dtype, rank, step, index, kind).to(at::kDouble);
   }
   return sum / ranks;
 }
@@ -84,11 +125,12 @@ struct Rig {
   std::vector<at::Tensor> inputs(int64_t step) const {
     std::vector<at::Tensor> list;
     for (size_t index = 0; index < shapes.size(); ++index)
-      list.push_back(coefficient(shapes[index], dtype, group.rank(), step, index).clone());
+      list.push_back(
+          coefficient(shapes[index], dtype, group.rank(), step, index, kind).clone());
     return list;
   }
   at::Tensor mean(int64_t step, size_t index) const {
-    return exact_mean(shapes[index], dtype, group.size(), step, index);
+    return exact_mean(shapes[index], dtype, group.size(), step, index, kind);
   }
 
   // Of all gradients together, against the exact mean, in units of a rank's own gradients:
@@ -103,7 +145,7 @@ struct Rig {
                  .sum()
                  .item<double>();
       for (int rank = 0; rank < group.size(); ++rank) {
-        size += coefficient(shapes[index], dtype, rank, step, index)
+        size += coefficient(shapes[index], dtype, rank, step, index, kind)
                     .to(at::kDouble)
                     .pow(2)
                     .sum()
@@ -129,6 +171,7 @@ struct Rig {
   ProcessGroup group;
   Shapes shapes;
   at::ScalarType dtype;
+  Gradients kind;  // of the gradients that are fed
   std::shared_ptr<BagImpl> bag;
   DistributedDataParallel<BagImpl> ddp;
 };

@@ -2,44 +2,49 @@
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
-#include "hooks/bag.h"
+#include "hooks/cases.h"
 #include "support/ranks.h"
 
 namespace brigade {
 namespace {
 
+using testing::Gradients;
 using testing::Rig;
 using testing::run_ranks;
 using testing::Shapes;
+using testing::Structure;
 
-struct Case {
-  std::string spec;
-  double tolerance;  // of one step; negative: none is promised
-};
+using Case = testing::HookCase;
 
-// Every row, PowerSGD compressing from the first step, and compositions.
+// Every row, more forms of PowerSGD, and compositions. Rank 6 is beyond the kernels.
 std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const HookEntry& entry : hook_table()) {
-    const std::string name(entry.name);
-    const bool low_rank = !entry.options.empty();
-    list.push_back(
-        {low_rank ? name + ":start=0,rank=2" : name, low_rank ? -1 : entry.tolerance});
-  }
-  list.push_back({"powersgd:start=0,batch=1,warm=0", -1});
-  list.push_back({"powersgd:start=0,rank=3,ef=0", -1});
-  list.push_back({"powersgd", 1e-5});  // not started yet
-  list.push_back({"fp16+allreduce", 2e-3});
-  list.push_back({"bf16+powersgd:start=0", -1});
-  list.push_back({"fp16+int8", 1.5e-2});
+  constexpr Gradients kRank1{Structure::matrix, 1};
+  const double low_rank = testing::kLowRankTolerance;
+  std::vector<Case> list = testing::table_cases();
+  list.push_back({"powersgd:start=0,batch=1,warm=0", low_rank, kRank1});
+  list.push_back({"powersgd:start=0,rank=3,ef=0", low_rank, {Structure::matrix, 3}});
+  list.push_back({"powersgd:start=0,rank=6", low_rank, {Structure::matrix, 6}});
+  list.push_back({"powersgd", 1e-5, {}});  // not started yet
+  list.push_back({"fp16+allreduce", 2e-3, {}});
+  list.push_back({"bf16+powersgd:start=0", 2e-2, kRank1});
+  list.push_back({"fp16+int8", 1.5e-2, {}});
   return list;
 }
 
-// Rows that average: all but noop.
 std::vector<Case> averaging_cases() {
   std::vector<Case> list = cases();
-  std::erase_if(list, [](const Case& c) { return c.spec == "noop"; });
+  testing::leave_out_noop(list);
   return list;
+}
+
+void set_hook(Rig& rig, const Case& c) {
+  rig.ddp->set_hook(make_hook(c.spec));
+  rig.kind = c.kind;
+}
+
+// For parameters that share a bucket, in an order that is not known.
+Gradients in_one_bucket(Gradients kind) {
+  return kind.structure == Structure::square ? Gradients{Structure::constant} : kind;
 }
 
 void expect_same_on_all_ranks(const ProcessGroup& group, const at::Tensor& mine) {
@@ -114,7 +119,7 @@ void expect_step_in_order(Rig& rig, const Case& c, int64_t step) {
   }
   if (quantizes(c)) {
     expect_within_steps(rig, c, gradients, step);
-  } else if (c.tolerance >= 0) {
+  } else {
     EXPECT_LE(rig.error(gradients, step), std::max(c.tolerance, coarseness(rig.dtype)));
   }
 }
@@ -132,13 +137,11 @@ TEST_P(HookContract, AveragesAndAgreesOnEveryRankWithAnyNumberOfBuckets) {
                 Rig rig(group, "", shapes);
                 for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec + " with " + std::to_string(buckets) + " buckets");
-                  rig.ddp->set_hook(make_hook(c.spec));
+                  set_hook(rig, c);
                   for (int64_t step = 0; step < 3; ++step)
                     expect_step_in_order(rig, c, step);
                   const auto gradients = rig.train(3);
-                  if (c.tolerance >= 0) {
-                    EXPECT_LE(rig.error(gradients, 3), c.tolerance);
-                  }
+                  EXPECT_LE(rig.error(gradients, 3), c.tolerance);
                 }
               }
             },
@@ -155,7 +158,8 @@ TEST_P(HookContract, TakesEverySizeAndShape) {
                 SCOPED_TRACE(c.spec);
                 // All in one bucket, and afresh: through the rebuilding of buckets.
                 Rig together(group, c.spec, shapes, at::kFloat, {.bucket_cap_mb = 25.0});
-                apart.ddp->set_hook(make_hook(c.spec));
+                together.kind = in_one_bucket(c.kind);
+                set_hook(apart, c);
                 for (int64_t step = 0; step < 3; ++step) {
                   expect_step_in_order(apart, c, step);
                   expect_step_in_order(together, c, step);
@@ -172,7 +176,7 @@ TEST_P(HookContract, TakesEveryFloatingType) {
                 Rig rig(group, "", {{33, 31}, {257}}, dtype);
                 for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec + " on " + toString(dtype));
-                  rig.ddp->set_hook(make_hook(c.spec));
+                  set_hook(rig, c);
                   for (int64_t step = 0; step < 3; ++step)
                     expect_step_in_order(rig, c, step);
                 }
@@ -181,6 +185,8 @@ TEST_P(HookContract, TakesEveryFloatingType) {
             {.wall = std::chrono::minutes(2)});
 }
 
+// What is not finite is lost from the error that is fed back: with gradients of low rank
+// one value of 1200 is then wrong.
 TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
@@ -188,7 +194,7 @@ TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
               for (double bad : {std::nan(""), HUGE_VAL}) {
                 for (const Case& c : averaging_cases()) {
                   SCOPED_TRACE(c.spec);
-                  rig.ddp->set_hook(make_hook(c.spec));
+                  set_hook(rig, c);
                   expect_step_in_order(rig, c, 0);
                   std::vector<at::Tensor> poisoned = rig.inputs(1);
                   if (group.rank() == group.size() - 1) {
@@ -198,8 +204,10 @@ TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
                     EXPECT_FALSE(at::isfinite(gradient).all().item<bool>())
                         << "hidden from a rank";
                   }
+                  Case after = c;
+                  if (c.kind.structure != Structure::any) after.tolerance = 0.1;
                   for (int64_t step = 2; step < 5; ++step)
-                    expect_step_in_order(rig, c, step);
+                    expect_step_in_order(rig, after, step);
                 }
               }
             },
@@ -244,11 +252,11 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
                           .bucket_cap_mb = testing::kOneBucketEach});
               for (const Case& c : averaging_cases()) {
                 SCOPED_TRACE(c.spec);
-                for (Rig* rig : {&plain, &views, &unused})
-                  rig->ddp->set_hook(make_hook(c.spec));
+                for (Rig* rig : {&plain, &views, &unused}) set_hook(*rig, c);
                 // A static graph's first pass is special: afresh for each.
                 Rig fixed(group, c.spec, shapes, at::kFloat,
                           {.static_graph = true, .bucket_cap_mb = testing::kOneBucketEach});
+                fixed.kind = in_one_bucket(c.kind);  // as a static graph's are
                 for (int64_t step = 0; step < 3; ++step) {
                   const auto expected = plain.train(step);
                   const auto with_views = views.train(step);
@@ -259,10 +267,8 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
                   for (size_t index = 0; index < shapes.size(); ++index) {
                     EXPECT_TRUE(at::equal(with_views[index], expected[index]));
                   }
-                  if (c.tolerance >= 0) {
-                    EXPECT_LE(fixed.error(with_static, step), c.tolerance);
-                    EXPECT_LE(unused.error(with_unused, step), c.tolerance);
-                  }
+                  EXPECT_LE(fixed.error(with_static, step), c.tolerance);
+                  EXPECT_LE(unused.error(with_unused, step), c.tolerance);
                 }
                 // Accumulated without synchronising, then sent: the mean of the sum.
                 plain.ddp->zero_grad();
@@ -277,9 +283,7 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
                   expect_same_on_all_ranks(group, gradient);
                   second.push_back(gradient - plain.mean(7, index));
                 }
-                if (c.tolerance >= 0) {
-                  EXPECT_LE(plain.error(second, 8), 2 * c.tolerance);
-                }
+                EXPECT_LE(plain.error(second, 8), 2 * c.tolerance);
               }
             },
             {.wall = std::chrono::minutes(2)});
@@ -317,16 +321,17 @@ TEST_P(HookContract, HooksCanBeExchangedWhileTraining) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{17, 23}, {5}, {600}});
     int64_t step = 0;
-    expect_step_in_order(rig, {"", 1e-5}, step++);  // none
+    expect_step_in_order(rig, {"", 1e-5, {}}, step++);  // none
     for (const Case& c : averaging_cases()) {
       SCOPED_TRACE(c.spec);
-      rig.ddp->set_hook(make_hook(c.spec));
+      set_hook(rig, c);
       expect_step_in_order(rig, c, step++);
       expect_step_in_order(rig, c, step++);
       EXPECT_EQ(rig.ddp->hook_stats().total.steps, 2);
     }
     rig.ddp->set_hook(nullptr);
-    expect_step_in_order(rig, {"", 1e-5}, step++);
+    rig.kind = {};
+    expect_step_in_order(rig, {"", 1e-5, {}}, step++);
   });
 }
 

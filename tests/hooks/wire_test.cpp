@@ -12,6 +12,7 @@
 #include "brigade/brigade.h"
 #include "brigade/launch.h"
 #include "support/command.h"
+#include "support/namespaces.h"
 
 namespace brigade {
 namespace {
@@ -21,11 +22,12 @@ using testing::run_command;
 constexpr const char* kDevice = "brw0";
 constexpr const char* kMaster = "10.78.0.1";
 
-// Two network namespaces with a cable between them, gone at the end.
+// Two network namespaces with a cable between them. They are gone at the end.
 class Cable : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "only root can make network namespaces";
+    const std::string reason = testing::why_no_network_namespaces();
+    if (!reason.empty()) GTEST_SKIP() << "no network namespaces here: " << reason;
     const std::string id = "brw" + std::to_string(getpid());
     names_ = {id + "l", id + "r"};
     std::ostringstream make;
@@ -38,10 +40,7 @@ class Cable : public ::testing::Test {
            << names_[side] << " link set " << kDevice << " mtu 9000 up";
     }
     const auto result = run_command({"bash", "-c", make.str()});
-    if (result.exit_code != 0) {
-      TearDown();
-      GTEST_SKIP() << "no network namespaces here: " << result.err;
-    }
+    ASSERT_EQ(result.exit_code, 0) << "the cable can't be laid: " << result.err;
   }
   void TearDown() override {
     for (const std::string& name : names_) {

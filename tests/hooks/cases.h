@@ -1,0 +1,40 @@
+// The hooks of the table, with what each promises of one step.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "hooks/bag.h"
+
+namespace brigade::testing {
+
+// A hook of low rank promises the mean of gradients of that rank, and is fed with those.
+struct HookCase {
+  std::string spec;
+  double tolerance;  // of one step, as Rig::error measures it
+  Gradients kind;
+};
+
+inline constexpr double kLowRankTolerance = 1e-5;
+
+// Every row; those of low rank compress from the first step.
+inline std::vector<HookCase> table_cases() {
+  std::vector<HookCase> list;
+  for (const HookEntry& entry : hook_table()) {
+    const std::string name(entry.name);
+    if (entry.options.empty()) {
+      list.push_back({name, entry.tolerance, {}});
+      continue;
+    }
+    const bool whole_bucket = name.rfind("batched", 0) == 0;
+    const Gradients kind{whole_bucket ? Structure::square : Structure::matrix, 2};
+    list.push_back({name + ":start=0,rank=2", kLowRankTolerance, kind});
+  }
+  return list;
+}
+
+// Without the hook that averages nothing.
+inline void leave_out_noop(std::vector<HookCase>& list) {
+  std::erase_if(list, [](const HookCase& c) { return c.spec == "noop"; });
+}
+
+}  // namespace brigade::testing
