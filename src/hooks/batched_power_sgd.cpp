@@ -1,4 +1,4 @@
-// The whole bucket as one square matrix, filled up with zeros: M ≈ P Qᵀ, side by side.
+// The whole bucket as one square matrix, filled up with zeros: M ≈ P Qᵀ.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -70,7 +70,7 @@ Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   if (error.defined()) flat.narrow(0, 0, n).add_(error);
   at::Tensor m = flat.view({1, side, side});
 
-  // The map is touched in this stretch alone; the later ones keep to the tensor.
+  // The map is used before the first co_await only; the code after it uses the tensor.
   Square& square = squares_[bucket.names().front()];
   const bool warm =
       options_.warm_start && square.spare.defined() && square.spare.size(1) == side;

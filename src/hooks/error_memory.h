@@ -1,4 +1,5 @@
-// Error feedback for whole buckets, kept by parameter: survives the rebuilding of buckets.
+// Error feedback for whole buckets. It is kept by parameter, so that it survives the
+// rebuilding of buckets.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,11 +11,11 @@
 
 namespace brigade {
 
-// Used from one thread: a hook's first stretch, or between steps.
+// To be used by one thread: before a hook's first co_await, or between steps.
 class ErrorMemory {
  public:
-  // The errors of the bucket's parameters as one float32 tensor of the buffer's length,
-  // which stays the memory of these parameters; zero where there was none.
+  // The errors of the bucket's parameters, as one float32 tensor of the buffer's length.
+  // They are zero at first. What is written into the tensor is kept for the next step.
   at::Tensor of(const Bucket& bucket);
 
   void save(HookState& state) const;

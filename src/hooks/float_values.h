@@ -4,8 +4,7 @@
 
 namespace brigade {
 
-// The buffer itself where it is float32, a copy elsewhere; give_back() writes the copy
-// back.
+// The buffer itself if it is float32, else a copy, which give_back() writes back.
 class FloatValues {
  public:
   explicit FloatValues(at::Tensor buffer)

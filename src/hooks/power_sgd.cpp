@@ -1,6 +1,6 @@
 // Vocabulary. A *matrix* is a gradient of two or more dimensions, seen as its first
-// dimension by the rest. Matrices of one shape form a *group*, alone or, where batching is
-// on, together: M (b, rows, columns), P (b, rows, r), Q (b, columns, r), M ≈ P Qᵀ.
+// dimension by the rest. A *group* is one matrix or, with batching, all matrices of one
+// shape: M (b, rows, columns), P (b, rows, r), Q (b, columns, r), M ≈ P Qᵀ.
 // *Leftovers* are the gradients that go uncompressed.
 #include <ATen/ATen.h>
 
@@ -17,7 +17,7 @@ namespace {
 struct Memory {
   low_rank::Residual error;
   at::Tensor q;      // (columns, r): the last step's
-  at::Tensor spare;  // where q began: a column of q that became zero would stay so for ever
+  at::Tensor spare;  // the first q: replaces columns of q that became zero
 };
 
 struct Group {
@@ -26,8 +26,8 @@ struct Group {
   at::Tensor m;
   at::Tensor p;
   at::Tensor q;
-  // The kernels leave M alone until it is rebuilt, and add up in the memories' errors; ATen
-  // adds the errors to M.
+  // The kernels leave M alone until it is rebuilt, and add M to the stored errors. ATen's
+  // operations add the errors to M.
   bool kernels = false;
 };
 
@@ -118,7 +118,7 @@ Plan PowerSGD::plan(const Bucket& bucket) {
   return plan;
 }
 
-// M. Without a copy where the group is one float gradient.
+// M. It is not a copy if the group is one float gradient.
 at::Tensor PowerSGD::stack_matrices(const Group& group) {
   const at::Tensor& first = group.gradients.front();
   const at::ScalarType dtype = compute_dtype(first.scalar_type());
@@ -164,8 +164,8 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   Packed second = pack(q_shapes, options);
   count(bucket, bucket.buffer().numel(), first.flat.numel() + second.flat.numel());
 
-  // From the end, which the backward pass wrote last, and then from the beginning: what one
-  // pass leaves in the caches the next one finds there.
+  // One pass goes from the end, which the backward pass wrote last, and the next from the
+  // beginning: each finds in the caches what the one before it left there.
   for (size_t index = plan.groups.size(); index-- > 0;) {
     plan.groups[index].p = first.views[index];
     project(plan.groups[index]);

@@ -31,8 +31,8 @@ at::Tensor norms(const at::Tensor& columns) {
 
 void gram_schmidt(at::Tensor batch, double epsilon) {
   const int64_t columns = batch.size(2);
-  // What is left of a column that depends on those before it is rounding, which points
-  // anywhere: less than this of its length counts as nothing.
+  // If a column depends on those before it, only rounding is left of it, which points
+  // anywhere. Less than this fraction of its length counts as nothing.
   const double nothing = batch.scalar_type() == at::kDouble ? 16 * 0x1p-52 : 16 * 0x1p-23;
   const at::Tensor least = norms(batch).mul_(nothing);
   for (int64_t index = 0; index < columns; ++index) {
@@ -43,7 +43,7 @@ void gram_schmidt(at::Tensor batch, double epsilon) {
     column.copy_(column.to(at::kDouble).mul_(factor));
     if (index + 1 == columns) break;
     at::Tensor rest = batch.narrow(2, index + 1, columns - index - 1);
-    // Twice: the first time leaves, of a column close to this one, mostly rounding.
+    // Twice: if the columns are close, the first pass leaves mostly rounding.
     for (int pass = 0; pass < 2; ++pass)
       rest.sub_(at::matmul(column, at::matmul(column.transpose(1, 2), rest)));
   }
@@ -73,8 +73,8 @@ at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Ten
 
 at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
                         uint64_t seed, uint64_t draw) {
-  // Far apart for neighbouring draws, and the same everywhere: on the CPU, whatever the
-  // device.
+  // Neighbouring draws get seeds that are far apart. Drawn on the CPU, whatever the device,
+  // so that the values are the same everywhere.
   at::Generator generator =
       at::make_generator<at::CPUGeneratorImpl>(seed * 0x9E3779B97F4A7C15ull + draw);
   return at::randn(shape, generator, at::TensorOptions().dtype(options.dtype()))

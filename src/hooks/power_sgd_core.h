@@ -10,19 +10,20 @@
 
 namespace brigade {
 
-// In place: the columns of each matrix of a batch (b, rows, r) become orthonormal. A column
-// that depends on those before it, or is zero, becomes zero (QR: any orthonormal one).
+// Makes the columns of each matrix of a batch (b, rows, r) orthonormal, in place. A column
+// that is zero or depends on those before it becomes zero (with QR: any orthonormal one).
 void orthogonalize(at::Tensor batch, double epsilon);
 
-// q (…, columns, r) with the spare's columns where it has only zeros: they would stay so.
+// q (…, columns, r), with columns of the spare in the place of columns of zeros, which
+// would stay zero for ever.
 at::Tensor revive(const at::Tensor& q, const at::Tensor& spare);
 
 // What is kept of a step: `fresh`, or `old` if the gradient was not finite on some rank,
-// which made q so on all of them. Without a host wait on a device.
+// which makes q not finite on all ranks. The host does not wait for a device.
 at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Tensor& old);
 
-// Standard normal (b, rows, r), from a generator of its own: the same on all ranks for the
-// same seed and draw.
+// Standard normal values (b, rows, r) from a generator of their own. They are the same on
+// all ranks for the same seed and draw.
 at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
                         uint64_t seed, uint64_t draw);
 
@@ -37,8 +38,8 @@ class PowerSGDBase : public PowerSGDHook {
   CompressionStats compression_stats() const override;
 
  protected:
-  // Called in a bucket's first stretch: whether compression has started for it. Counts
-  // iterations, at the last bucket.
+  // Whether compression has started for this bucket. To be called before the bucket's first
+  // co_await. Counts iterations, at the last bucket.
   bool compresses(const Bucket& bucket);
   void count(const Bucket& bucket, int64_t before, int64_t after);
   at::Tensor next_start(at::IntArrayRef shape, const at::TensorOptions& options);

@@ -1,13 +1,13 @@
-// Memory between streams.
+// Memory that is used on several CUDA streams.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace brigade {
 
-// Tells the allocator that work of the current stream uses `tensor`, which may have been
-// made on another: what a hook has loaded comes from the program's stream, and when the
-// hook lets it go that stream would get the memory while the hook's still reads it.
-// Undefined tensors and those on the CPU need nothing.
+// Tells the allocator that the current stream uses `tensor`, which may have been made on
+// another stream. State that a hook has loaded comes from the program's stream: when the
+// hook drops it, the program's stream would get the memory while the hook's stream still
+// reads it. Does nothing for undefined tensors and those on the CPU.
 void use_on_current_stream(const at::Tensor& tensor);
 
 }  // namespace brigade
