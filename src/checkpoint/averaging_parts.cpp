@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kStep = "step";
 
-// A part that is nothing but a count.
+// A part that holds a count only.
 CheckpointPart count_part(std::string name, std::function<int64_t()> get,
                           std::function<void(int64_t)> set) {
   CheckpointPart part{.name = std::move(name)};

@@ -1,10 +1,10 @@
-// The pieces of a safetensors file, for the reader and the writer.
+// The parts of a safetensors file, for the reader and the writer.
 //
 // A file is: the header's length (8 bytes, little-endian), the header (JSON, filled up with
 // spaces so that the data begin at a multiple of 8), the data. An entry of the header gives
 // a tensor's dtype, shape, and first and last byte in the data; the data have no holes.
-// Ours have, in the header's metadata, the hash of each tensor's bytes and the hash of
-// length and header, taken while the latter's own digits were zeros.
+// In our files the header's metadata have the hash of each tensor's bytes, and the hash of
+// length and header. The latter is taken with zeros in the place of its own digits.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -50,16 +50,16 @@ struct Header {
 // 16 hexadecimal digits.
 std::string digits(uint64_t hash);
 
-// The hash of length and header text, whose own digits, at `place`, count as zeros.
+// The hash of length and header text. The hash's own digits, at `place`, count as zeros.
 uint64_t header_hash(std::string text, size_t place);
-// Where the header's own digits begin; npos: it has none.
+// Where the digits of the header's own hash begin; npos if it has none.
 size_t checksum_place(std::string_view text);
 
-// Opens, and checks all but the bytes of the tensors.
+// Opens the file and checks everything except the bytes of the tensors.
 Header read_header(const std::string& path, Checksums checksums);
-// save_safetensors; gives the header's checksum, which stands for the whole content.
+// As save_safetensors. Returns the header's checksum, which stands for the whole content.
 std::string write_file(const std::string& path, const SafetensorsFile& content);
-// load_safetensors; `checksum` must be the header's, unless empty.
+// As load_safetensors. Unless empty, `checksum` must be the header's.
 SafetensorsFile read_file(const std::string& path, Checksums checksums,
                           const std::string& checksum = "");
 

@@ -182,8 +182,8 @@ void DdpCore::State::restore_full_precision() {
 void DdpCore::State::drop_low_precision() noexcept try {
   restore_full_precision();
 } catch (const std::exception&) {
-  // It complains of a parameter that was changed in between; all have their data back, and
-  // whoever calls this has a worse error under way, or is done with the model.
+  // The error is about a parameter that was changed in between. All parameters have their
+  // data back, and the caller has a worse error under way or is done with the model.
 }
 
 bool DdpCore::State::hooks_in_place() const {

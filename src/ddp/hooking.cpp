@@ -91,7 +91,8 @@ void DdpCore::State::agree_on_engine() {
 }
 
 void DdpCore::State::drop_at_end_of_backward() {
-  // A pass whose gradients are not complete keeps them. join() reduces without a pass.
+  // If a pass does not complete the gradients, they are kept. join() reduces without a
+  // pass.
   if (!pass_complete || torch::autograd::get_current_graph_task_id() == -1) return;
   if (std::exchange(drop_queued, true)) return;
   torch_port::when_reducer_is_done([weak = weak_from_this()] {

@@ -13,27 +13,28 @@
 
 namespace brigade {
 
-// Lowering gives a tensor other data; whoever holds a handle to the tensor, the module, an
-// optimizer or the graph, sees it. The tensor keeps its gradient accumulator, made when it
-// had its own dtype: so autograd casts gradients up before they are added, gradients and
-// buckets have the model's dtype all the time, and the Reducer's hooks stay where they are.
+// Lowering gives a tensor other data. Every handle to the tensor sees it: the module's, an
+// optimizer's and the graph's. The tensor keeps its gradient accumulator, which was made
+// when it had its own dtype. So autograd casts gradients up before they are added,
+// gradients and buckets always have the model's dtype, and the Reducer's hooks stay.
 //
-// Always in a shared_ptr: callbacks in autograd's threads hold it weakly.
+// To be held by a shared_ptr: callbacks in autograd's threads hold it weakly.
 class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
  public:
   explicit LowPrecision(const MixedPrecision& dtypes) : dtypes_(dtypes) {}
 
-  // Has these parameters' backward passes end with restore(). REQUIRES: nothing is lowered.
+  // Makes the backward passes of these parameters end with restore(). REQUIRES: nothing is
+  // lowered.
   void watch(const std::vector<at::Tensor>& trained);
   // REQUIRES: nothing is lowered.
   void lower(const DdpModel& model);
-  // Gives these, or all, their own data back; those that have it are passed over. Throws
-  // Error, when all have it, for a parameter with a gradient that was changed meanwhile, as
-  // far as its version tells.
+  // Gives these parameters, or all, their own data back, unless they have it already. Then
+  // throws Error if a parameter with a gradient was changed meanwhile, as far as its
+  // version tells.
   void restore(const std::vector<at::Tensor>& parameters);
   void restore();
-  // The same for all, after a forward pass that no backward pass came for: also looks at
-  // the values, because LibTorch's optimizers change them without a version.
+  // The same for all, after a forward pass without a backward pass. Also compares the
+  // values, because LibTorch's optimizers change them without a new version.
   void abandon();
   bool lowered() const;
   // Replaces each floating-point tensor by one in param_dtype.
