@@ -1,4 +1,4 @@
-// Makes Gloo backends. The only door to gloo: no other file sees its names.
+// Makes Gloo backends. No other file sees gloo's names.
 #pragma once
 #include <chrono>
 #include <string>
@@ -8,12 +8,12 @@
 namespace brigade::torch_port {
 
 struct GlooOptions {
-  // The address or host name to listen on; empty: use `interface`.
+  // The address or host name to listen on. If empty, `interface` is used.
   std::string address = "127.0.0.1";
-  // The network interface to listen on; looked at only when `address` is empty.
+  // The network interface to listen on, if `address` is empty.
   std::string interface;
   std::chrono::milliseconds timeout{300'000};
-  // gloo's own worker threads: how many collectives of this group may be under way at once.
+  // The number of gloo's worker threads: so many collectives of this group run at once.
   int threads = 2;
 };
 

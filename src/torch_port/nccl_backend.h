@@ -1,6 +1,6 @@
-// The way to NCCL. The library does not link CUDA, so that it starts quickly and runs where
-// CUDA is not installed: what needs CUDA's names is a module of its own,
-// libbrigade_nccl.so, loaded from beside this library when it is first asked for.
+// Makes NCCL backends. The library does not link CUDA, so that it starts quickly and runs
+// where CUDA is not installed. The code that needs CUDA's names is a module of its own,
+// libbrigade_nccl.so, which is loaded from beside this library when it is first needed.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -15,11 +15,11 @@ namespace brigade::torch_port {
 // Whether LibTorch's CUDA part is in this process already.
 bool cuda_is_loaded();
 
-// Loads the module. The reason why NCCL cannot be used, none when it can.
+// Loads the module. Returns the reason why NCCL cannot be used, or none if it can.
 std::optional<std::string> why_no_nccl();
 
-// Makes the CUDA device number local_rank, modulo the devices there are, current, and gives
-// it. REQUIRES: !why_no_nccl().
+// Makes a CUDA device current and returns it: number local_rank, modulo the number of
+// devices. REQUIRES: !why_no_nccl().
 c10::Device bind_cuda_device(int local_rank);
 
 // REQUIRES: !why_no_nccl(); `store` is used by this backend alone; every rank calls it.
@@ -29,7 +29,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
 
 // What the module exports, as `extern "C" const NcclModule* brigade_nccl_module()`.
 struct NcclModule {
-  // Module and library are of one build, or they do not fit.
+  // Module and library must be of the same build.
   const char* build;
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,

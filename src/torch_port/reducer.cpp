@@ -29,7 +29,7 @@ void delete_quietly(T* object) {
   try {
     delete object;
   } catch (...) {
-    // It reports hooks that are gone already; whoever deletes it cannot help that.
+    // It reports hooks that are gone already, and the caller cannot help that.
   }
 }
 

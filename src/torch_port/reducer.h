@@ -19,11 +19,11 @@ class Reducer;
 namespace brigade::torch_port {
 
 struct ReducerOptions {
-  // Bytes. The list, where it is not empty, wins.
+  // In bytes. The list wins unless it is empty.
   int64_t first_bucket_cap = 0;
   int64_t bucket_cap = 0;
   std::vector<int64_t> bucket_caps;
-  // Indices of parameters; empty: by the caps.
+  // Indices of parameters; if empty, the caps decide.
   std::vector<std::vector<size_t>> first_buckets;
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = false;
@@ -31,8 +31,9 @@ struct ReducerOptions {
   bool skip_all_reduce_unused_params = false;
 };
 
-// Puts its hooks on the parameters' gradient accumulators at once. The pointer's deleter
-// swallows what ~Reducer may throw, so that it may go in a destructor or while unwinding.
+// The Reducer puts its hooks on the parameters' gradient accumulators at once. The
+// pointer's deleter swallows what ~Reducer may throw, so that it may run in a destructor or
+// while unwinding.
 // REQUIRES: parameters, names and sparse have equal sizes; every parameter needs a
 // gradient.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& parameters,
@@ -42,21 +43,21 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
                                             const ReducerOptions& options);
 
 // Collects times for the Reducer, which keeps a weak reference only.
-// It is never told about the construction: for that it would cast the group's backend to
-// the class that the backend's name suggests, and crash on a wrapper (such as
+// The Logger is never told about the construction: it would cast the group's backend to the
+// class that the backend's name suggests, and crash on a wrapper (such as
 // TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
 std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
 
-// The group that it reduces over now.
+// The group that the Reducer reduces over now.
 const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
 
 // Calls `then` on autograd's thread when the Reducer is done with the present backward
-// pass. REQUIRES: from inside of that pass, before the Reducer has seen all gradients; a
-// comm hook is.
+// pass. REQUIRES: the caller is inside of that pass, and the Reducer has not seen all
+// gradients yet; both hold in a comm hook.
 void when_reducer_is_done(std::function<void()> then);
 
-// The Reducer's complaint that some parameters got no gradient gives their indices; these
-// are they. Empty: `what` is another error.
+// The indices of parameters in the Reducer's complaint that they got no gradient. Empty if
+// `what` is another error.
 std::vector<size_t> parameters_without_gradient(const std::string& what);
 
 }  // namespace brigade::torch_port
