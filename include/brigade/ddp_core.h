@@ -1,6 +1,6 @@
-// Data-parallel training without a forward(): parameters in, averaged gradients out. What
-// DistributedDataParallel and the bindings to other languages stand on; programs normally
-// use brigade/distributed_data_parallel.h.
+// Data-parallel training without a forward(): parameters in, averaged gradients out.
+// DistributedDataParallel and the bindings to other languages stand on it; programs
+// normally use brigade/distributed_data_parallel.h.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -69,7 +69,7 @@ struct DdpOptions {
   // Gradients are views into the buckets: no second copy of them in memory. Use zero_grad
   // of brigade, not detach_(), on such gradients.
   bool gradient_as_bucket_view = false;
-  // With find_unused_parameters: a bucket whose parameters no rank used is not sent.
+  // With find_unused_parameters: if no rank used a bucket's parameters, it is not sent.
   bool skip_all_reduce_unused_params = false;
 };
 
@@ -167,9 +167,9 @@ class DdpCore {
   DdpCore(const DdpCore&) = delete;
   DdpCore& operator=(const DdpCore&) = delete;
 
-  // Around each forward pass. With gradients disabled neither does anything, but for mixed
-  // precision. Otherwise collective, where it broadcasts buffers, and after the first
-  // iteration.
+  // To be called before and after each forward pass. With gradients disabled they do
+  // nothing, except with mixed precision. Otherwise before_forward is collective after the
+  // first iteration, and when it broadcasts buffers.
   void before_forward();
   // Between the two: whether arguments of forward() must be cast, and casts them.
   bool casts_arguments() const;
@@ -194,7 +194,7 @@ class DdpCore {
   // Collective over `group`: from now on gradients are averaged over it. Buckets are
   // rebuilt after the next iteration.
   void update_process_group(ProcessGroup group);
-  // backward() no longer synchronises; cannot be undone but by reset().
+  // backward() no longer synchronises; only reset() undoes it.
   void remove_autograd_hooks();
   // Collective. Makes training possible again after a failed backward(): fresh connections,
   // fresh buckets, no gradients, a hook that has forgotten all, and rank 0's parameters and
@@ -223,7 +223,7 @@ class DdpCore {
   DdpLoggingData logging_data() const;
   const ProcessGroup& group() const;
   const DdpOptions& options() const;
-  // The parameters whose gradients are averaged, and their names.
+  // The parameters with averaged gradients, and their names.
   const std::vector<at::Tensor>& parameters() const;
   const std::vector<std::string>& parameter_names() const;
   // By the same index, whether its gradients are sparse.

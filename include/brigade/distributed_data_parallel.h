@@ -75,10 +75,10 @@ class DistributedDataParallelImpl : public torch::nn::Module {
         module_(register_module("module", std::move(module))),
         core_(describe_model(*module_), std::move(group), std::move(options)) {}
 
-  // The wrapped module's forward. What it returns must hold its tensors where
-  // brigade::collect_tensors finds them. With mixed precision it is given copies of the
-  // arguments that hold tensors, cast; arguments whose type collect_tensors does not know
-  // are given on as they are.
+  // Calls the wrapped module's forward. brigade::collect_tensors must find the tensors in
+  // what it returns. With mixed precision, forward gets cast copies of the arguments that
+  // hold tensors; arguments of a type that collect_tensors does not know are passed on as
+  // they are.
   template <class... Args>
   auto forward(Args&&... args) {
     core_.before_forward();

@@ -1,5 +1,5 @@
-// What brigade throws. Every text names what was wrong, its value, and what is expected or
-// what to do.
+// The exceptions that brigade throws. Every text says what was wrong, with its value, and
+// what is expected or what to do.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -111,8 +111,8 @@ class Comm {
   std::unique_ptr<Lane> lane_;
 };
 
-// What a hook keeps from step to step, as a checkpoint stores it. Tensors whose key starts
-// with "error." belong to one rank; everything else is equal on all.
+// What a hook keeps from step to step, as a checkpoint stores it. Tensors with a key that
+// starts with "error." belong to one rank; everything else is equal on all.
 struct HookState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> values;

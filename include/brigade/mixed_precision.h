@@ -1,4 +1,4 @@
-// Which dtypes a model computes and communicates in, where they are not its own.
+// Mixed precision: the dtypes that a model computes and communicates in.
 #pragma once
 #include <c10/core/ScalarType.h>
 

@@ -1,4 +1,4 @@
-// Who takes part: process groups, and how a program finds its peers.
+// Process groups: which processes take part, and how a program finds its peers.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 

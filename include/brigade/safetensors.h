@@ -11,9 +11,9 @@
 
 namespace brigade {
 
-// A file, or what is in it, cannot be used. The text has the path, and says whether the
-// file is missing, not of this format, truncated, corrupt, or does not fit; or what the
-// system refused.
+// A file or its content cannot be used. The text has the path, and says whether the file is
+// missing, not of this format, truncated or corrupt, does not fit, or what the system
+// refused.
 class CheckpointError : public Error {
  public:
   using Error::Error;
@@ -29,14 +29,15 @@ enum class Checksums : std::uint8_t {
   required,    // only files that save_safetensors wrote
 };
 
-// Writes PATH.partial, flushes it to the disk and renames it to PATH: whoever opens PATH,
-// now or after a crash at any moment, finds the old file or the new one, whole. Two writers
-// must not write the same path at once.
+// Writes PATH.partial, flushes it to the disk and renames it to PATH. At any moment, also
+// after a crash, PATH is the whole old file or the whole new one. Two writers must not
+// write the same path at once.
 //
-// Tensors of any device and layout in memory, stored dense in row-major order; every dtype
-// that the format has, but for packed 4-bit floats. Throws ConfigError for a tensor, a name
-// or metadata that the format cannot hold ("brigade.checksum" and "brigade.format" are
-// names of its own), CheckpointError when the system refuses; then PATH is as it was.
+// Tensors may have any device and layout in memory, and every dtype of the format except
+// packed 4-bit floats. They are stored dense in row-major order. Throws ConfigError for a
+// tensor, a name or metadata that the format cannot hold ("brigade.checksum" and
+// "brigade.format" are reserved), and CheckpointError if the system refuses; PATH is then
+// as it was.
 void save_safetensors(const std::string& path, const SafetensorsFile& content);
 
 // The whole file, on the CPU. Checks everything first: lengths, bounds, overlaps, holes,

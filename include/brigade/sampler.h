@@ -1,4 +1,4 @@
-// Which samples of a dataset this rank takes in an epoch.
+// A sampler that gives each rank its share of a dataset in every epoch.
 #pragma once
 #include <torch/data/samplers/base.h>
 

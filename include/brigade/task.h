@@ -1,5 +1,5 @@
-// Task: what a hook is. A coroutine that starts when it is awaited, and hands its result,
-// or its exception, to whoever awaits it.
+// Task: what a hook is. It is a coroutine that starts when it is awaited, and hands its
+// result or its exception to the coroutine that awaits it.
 #pragma once
 #include <coroutine>
 #include <exception>

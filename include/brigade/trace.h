@@ -1,4 +1,4 @@
-// What the engine did with each bucket, and when: for timelines.
+// What the engine did with each bucket and when, for timelines.
 #pragma once
 #include <chrono>
 #include <cstdint>
