@@ -1,14 +1,22 @@
 // One rank of a training job that compare.py times: a stack of Linear layers under DDP.
 //
-//   RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… step_bench layers=4 width=1024
-//   hook=fp16
+//   RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… step_bench layers=4 hook=fp16
 //
-// optimizer=sgd or adam steps torch's after the backward pass, sgd_in_backward or
-// adam_in_backward brigade's in it, adam_after brigade's after it. adam_zero (the hook
-// "zero"), adam_zero_interleaved, adam_zero_last and adam_zero_step (after the backward
-// pass) spread its state over the ranks; with _sharded the first two hooks divide buckets,
-// and adam_zero_views is adam_zero_step with parameters as bucket views. torch_step.py is
-// the same in Python: same arguments but for the optimizer, same commands, same answers.
+// clang-format off
+// optimizer=
+//   sgd, adam                          torch's, after the backward pass
+//   sgd_in_backward, adam_in_backward  brigade's, in the backward pass
+//   adam_after                         brigade's, after the backward pass
+// These spread the state of brigade's Adam over the ranks:
+//   adam_zero                          the hook "zero"
+//   adam_zero_interleaved              hook_with_zero_step_interleaved
+//   adam_zero_last                     hook_with_zero_step
+//   adam_zero_*_sharded                the two hooks above, with buckets divided
+//   adam_zero_step                     step() after the backward pass
+//   adam_zero_views                    the same, with parameters as bucket views
+// clang-format on
+// torch_step.py is the same in Python, with the same arguments except the optimizer, the
+// same commands and the same answers.
 // Reads commands from stdin, one a line, equal on all ranks, and answers each with one line
 // of JSON:
 //   turn N      trains N steps; seconds of every step and of its backward pass

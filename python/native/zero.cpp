@@ -1,4 +1,4 @@
-// ZeRO: an optimizer whose state is spread over the ranks, and the hooks that step it.
+// ZeRO: an optimizer with its state spread over the ranks, and the hooks that step it.
 #include "brigade/zero/zero.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Models whose graphs are not a plain chain.
+// Models with graphs that are not a plain chain.
 #include "ddp/models.h"
 
 namespace brigade::testing {

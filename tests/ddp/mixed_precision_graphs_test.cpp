@@ -178,8 +178,7 @@ TEST(MixedPrecisionGraphs, ABackwardPassThatFailsIsHealedByReset) {
   });
 }
 
-// ---- buffers, sparse gradients, uneven inputs
-// ----------------------------------------------
+// ---- buffers, sparse gradients, uneven inputs -------------------------------------------
 
 TEST(MixedPrecisionBuffers, AreLowInThePassAndKeepWhatForwardWrote) {
   run_ranks(2, [](ProcessGroup group) {
@@ -248,8 +247,7 @@ TEST(MixedPrecisionJoin, TrainsOnUnevenInputs) {
   });
 }
 
-// ---- optimizers in the backward pass, checkpoints
-// ------------------------------------------
+// ---- optimizers in the backward pass, checkpoints ---------------------------------------
 
 TEST(MixedPrecisionOptimizers, InTheBackwardPassEqualThoseAfterIt) {
   for (int ranks : {1, 2, 4}) {
@@ -321,8 +319,7 @@ TEST(MixedPrecisionCheckpoints, HoldFullPrecisionAndLoadWithoutIt) {
   });
 }
 
-// ---- options
-// --------------------------------------------------------------------------------
+// ---- options ----------------------------------------------------------------------------
 
 TEST(MixedPrecisionOptions, ThatMakeNoSenseOrDifferAreRefused) {
   run_ranks(2, [](ProcessGroup group) {

@@ -38,7 +38,7 @@ inline std::string name_of(const Setting& setting) {
          (setting.several_buckets ? "SeveralBuckets" : "OneBucket");
 }
 
-// Row i of batch `step` is the same whoever makes it.
+// Row i of batch `step` is the same on every rank.
 inline torch::Tensor batch(int step, int64_t rows, int64_t columns = 6) {
   auto row = torch::arange(rows, torch::kDouble).unsqueeze(1);
   auto column = torch::arange(columns, torch::kDouble);

@@ -71,10 +71,10 @@ int64_t quantizer_block(const Case& c, int64_t n, int ranks) {
   return ((n + ranks - 1) / ranks + 63) / 64 * 64;  // a rank's chunk
 }
 
-// A quantizer is off by half a step for each rank's values, and by half a step for their
-// mean, whose range is at most the mean of the ranges: in all by the mean step, range /
-// 255. Value by value, so that neither a small layer nor a small block may hide in a large
-// one.
+// A quantizer is off by at most half a step in each rank's values, and by half a step in
+// their mean. The range of the mean is at most the mean of the ranges, so the error is at
+// most the mean step: range / 255. Checked value by value, so that neither a small layer
+// nor a small block can hide in a large one.
 void expect_within_steps(const Rig& rig, const Case& c,
                          const std::vector<at::Tensor>& gradients, int64_t step) {
   const auto whole_bucket = [&](const std::vector<std::string>& names, const auto& part) {

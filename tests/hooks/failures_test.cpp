@@ -80,8 +80,8 @@ void expect_exact(Rig& rig, int64_t step) {
   EXPECT_LE(rig.error(rig.train(step), step), 1e-6);
 }
 
-// The text of what training throws. A rank whose own buckets were all complete gets it in
-// the pass after.
+// The text of what training throws. If all buckets of a rank were complete, the rank gets
+// it in the next pass.
 std::string text_of_failure(Rig& rig, int64_t step) {
   for (int pass = 0; pass < 2; ++pass) {
     try {

@@ -13,8 +13,7 @@
 namespace brigade::testing {
 namespace {
 
-// ---- Python's numbers, see make_scaler_reference.py
-// ----------------------------------------
+// ---- Python's numbers, see make_scaler_reference.py -------------------------------------
 
 constexpr int kSteps = 12;
 
@@ -102,8 +101,7 @@ TEST(GradScaler, EqualsPythons) {
   });
 }
 
-// ---- ranks
-// ---------------------------------------------------------------------------------
+// ---- ranks ------------------------------------------------------------------------------
 
 TEST(GradScalerRanks, AgreeOnAnOverflowThatOneOfThemHas) {
   for (int ranks : {1, 2, 4}) {
@@ -180,8 +178,7 @@ TEST(GradScalerTraining, InHalfPrecisionSkipsWhatOverflowsAndLearns) {
   }
 }
 
-// ---- other optimizers
-// ----------------------------------------------------------------------
+// ---- other optimizers -------------------------------------------------------------------
 
 TEST(GradScalerOptimizers, OfBrigadeStepAsThoseOfTorch) {
   run_ranks(1, [](ProcessGroup) {
@@ -206,8 +203,7 @@ TEST(GradScalerOptimizers, OfBrigadeStepAsThoseOfTorch) {
   });
 }
 
-// ---- state and misuse
-// ----------------------------------------------------------------------
+// ---- state and misuse -------------------------------------------------------------------
 
 TEST(GradScalerState, IsSavedInACheckpointAndContinuesAsIfNeverStopped) {
   const TemporaryFolder folder;

@@ -14,7 +14,7 @@ struct CommandResult {
   int exit_code = -1;
   std::string out;
   std::string err;
-  // Lines of stdout, sorted, for output whose order is free.
+  // Lines of stdout, sorted, for output without a fixed order.
   std::vector<std::string> sorted_lines() const;
 };
 
@@ -57,8 +57,8 @@ CommandResult run_command(std::vector<std::string> arguments, CommandOptions opt
 
 // build/bin/NAME.
 std::string built_program(const std::string& name);
-// The Python whose torch this was built with; empty when there is none that can import
-// torch.
+// The Python with the torch that this was built with. Empty if there is none that can
+// import torch.
 std::string python_with_torch();
 // A fresh folder, removed at the end.
 class TemporaryFolder {

@@ -10,9 +10,9 @@
 
 namespace brigade::testing {
 
-// Of loopback, and kept as long as the object lives: the kernel gives it to nobody else,
-// but whoever is told the number, and sets SO_REUSEADDR as servers do, can listen on it.
-// Until then connections to it are refused.
+// A port of loopback that the kernel gives to nobody else while the object lives. A program
+// that is told the number and sets SO_REUSEADDR, as servers do, can listen on it. Until
+// then connections to it are refused.
 class ReservedPort {
  public:
   ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -179,8 +179,7 @@ using Fp16Avx2 = Fp16Portable;
 using Fp16Avx512 = Fp16Portable;
 #endif
 
-// ---- whole buffers
-// ------------------------------------------------------------------------
+// ---- whole buffers ----------------------------------------------------------------------
 
 template <class Variant>
 void narrow(std::span<const float> src, float scale,
