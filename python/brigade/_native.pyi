@@ -131,7 +131,7 @@ class ModelAverager:
     @property
     def fingerprint(self) -> str: ...
 
-class LocalTraining:
+class LocalSGDCore:
     def __init__(self, group: dist.ProcessGroup, device: str, subgroup: dist.ProcessGroup | None, warmup_steps: int,
                  period: int, levels: list[tuple[int, int]], allreduce: bool, inner: Hook) -> None: ...
     @property

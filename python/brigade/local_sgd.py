@@ -80,7 +80,7 @@ class LocalSGD:
         device = str(model.device.type)
         inner, title = native_of(hook, state, device)
         self.model, self.optimizer = model, optimizer
-        self._native = _native.LocalTraining(
+        self._native = _native.LocalSGDCore(
             group_or_default(model.process_group), device, subgroup, warmup_steps, period or 0,
             list((levels or {}).items()), post_local_gradient_allreduce, inner)
         self._attachment = install(model, self._native.hook, None, None, None, f"post_local_sgd+{title}")

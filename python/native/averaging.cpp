@@ -5,7 +5,7 @@
 #include "brigade/local_sgd/diloco.h"
 #include "brigade/local_sgd/model_averager.h"
 #include "brigade/local_sgd/post_local_sgd.h"
-#include "local_sgd/local_training.h"
+#include "local_sgd/local_sgd_core.h"
 #include "reduction.h"
 
 namespace brigade::python {
@@ -13,7 +13,7 @@ namespace {
 
 namespace py = pybind11;
 using optim::DiLoCoOptions;
-using optim::LocalTraining;
+using optim::LocalSGDCore;
 using optim::NamedParameters;
 using Group = c10d::ProcessGroup;
 using Levels = std::vector<std::pair<int64_t, int>>;
@@ -156,7 +156,7 @@ void bind_local_sgd(py::module_& m) {
     options.post_local_gradient_allreduce = allreduce;
     return make_post_local_sgd(std::move(options), std::move(inner));
   });
-  py::class_<LocalTraining, std::shared_ptr<LocalTraining>>(m, "LocalTraining")
+  py::class_<LocalSGDCore, std::shared_ptr<LocalSGDCore>>(m, "LocalSGDCore")
       .def(py::init([](Group& group, const std::string& device, Group* subgroup,
                        int64_t warmup_steps, int64_t period, const Levels& levels,
                        bool allreduce, std::shared_ptr<Hook> inner) {
@@ -167,24 +167,23 @@ void bind_local_sgd(py::module_& m) {
                                        .levels = levels_of(levels),
                                        .post_local_gradient_allreduce = allreduce};
         if (subgroup) options.subgroup = adopt(*subgroup, type);
-        return std::make_shared<LocalTraining>(adopt(group, type), options,
-                                               std::move(inner));
+        return std::make_shared<LocalSGDCore>(adopt(group, type), options,
+                                              std::move(inner));
       }))
-      .def_property_readonly("hook", &LocalTraining::hook)
-      .def_property_readonly("is_local", &LocalTraining::is_local)
+      .def_property_readonly("hook", &LocalSGDCore::hook)
+      .def_property_readonly("is_local", &LocalSGDCore::is_local)
+      .def_property_readonly("steps",
+                             [](LocalSGDCore& core) { return core.averager().step(); })
       .def_property_readonly(
-          "steps", [](LocalTraining& training) { return training.averager().step(); })
-      .def_property_readonly(
-          "bytes_sent",
-          [](LocalTraining& training) { return training.averager().bytes_sent(); })
-      .def("after_step", &LocalTraining::after_step, NoGil())
+          "bytes_sent", [](LocalSGDCore& core) { return core.averager().bytes_sent(); })
+      .def("after_step", &LocalSGDCore::after_step, NoGil())
       .def(
           "finish",
-          [](LocalTraining& training, const std::vector<at::Tensor>& parameters) {
-            training.averager().average_now(parameters);
+          [](LocalSGDCore& core, const std::vector<at::Tensor>& parameters) {
+            core.averager().average_now(parameters);
           },
           NoGil())
-      .def("set_steps", &LocalTraining::set_steps);
+      .def("set_steps", &LocalSGDCore::set_steps);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "brigade/hooks/registry.h"
 #include "local_sgd/diloco_state.h"
-#include "local_sgd/hook_exchange.h"
+#include "local_sgd/hook_averaging.h"
 
 namespace brigade::optim {
 namespace {
@@ -112,7 +112,8 @@ DiLoCo::DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup g
   state_->fragments = fragments_of(parameters, options.fragments);
   at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
-    Outer outer{name, parameter, parameter.detach().to(outer_dtype(parameter)).clone(), {}};
+    OuterParameter outer{
+        name, parameter, parameter.detach().to(outer_dtype(parameter)).clone(), {}};
     if (options.outer_momentum > 0) outer.velocity = at::zeros_like(outer.global);
     state_->outer.push_back(std::move(outer));
   }
@@ -158,7 +159,7 @@ void DiLoCo::finish() {
 
 int64_t DiLoCo::steps() const { return state_->steps; }
 int64_t DiLoCo::rejected() const { return state_->rejected; }
-HookStats DiLoCo::stats() const { return state_->exchange.stats(); }
+HookStats DiLoCo::stats() const { return state_->averaging.stats(); }
 
 bool DiLoCo::State::starts(size_t fragment) const {
   const auto offset = static_cast<int64_t>(fragment) * options.period / options.fragments;
@@ -167,27 +168,27 @@ bool DiLoCo::State::starts(size_t fragment) const {
 
 void DiLoCo::State::start(size_t fragment, int64_t due) {
   at::NoGradGuard no_grad;
-  std::vector<ExchangeItem> items;
+  std::vector<AveragedTensor> items;
   for (size_t index : fragments[fragment]) {
-    const Outer& o = outer[index];
+    const OuterParameter& o = outer[index];
     // From where the rank set out: in a half type that is not quite the global parameter.
     const at::Tensor from = o.global.to(o.local.scalar_type());
     const at::ScalarType dtype = o.global.scalar_type();
     items.push_back({o.name, o.local, from.to(dtype) - o.local.to(dtype)});
   }
   const auto bytes = static_cast<int64_t>(options.bucket_cap_mb * 1024 * 1024);
-  pending.push_back({fragment, due, exchange.start(items, bytes)});
+  pending.push_back({fragment, due, averaging.start(items, bytes)});
 }
 
 void DiLoCo::State::use_due(int64_t now, double mixing) {
   while (!pending.empty() && pending.front().due <= now) {
-    Pending next = std::move(pending.front());
+    PendingMeans next = std::move(pending.front());
     pending.pop_front();
     use(next, mixing);
   }
 }
 
-void DiLoCo::State::use(Pending& next, double mixing) {
+void DiLoCo::State::use(PendingMeans& next, double mixing) {
   at::NoGradGuard no_grad;
   const std::vector<at::Tensor>& means = next.means.wait();
   const bool finite = std::all_of(means.begin(), means.end(), [](const at::Tensor& mean) {
@@ -201,20 +202,20 @@ void DiLoCo::State::use(Pending& next, double mixing) {
   }
   const std::vector<size_t>& indices = fragments[next.fragment];
   for (size_t i = 0; i < indices.size(); ++i) {
-    Outer& o = outer[indices[i]];
+    OuterParameter& o = outer[indices[i]];
     if (finite) o.step(means[i], options);
-    o.bring_home(finite ? mixing : 0);
+    o.reset_local(finite ? mixing : 0);
   }
 }
 
-void Outer::step(const at::Tensor& d, const DiLoCoOptions& options) {
+void OuterParameter::step(const at::Tensor& d, const DiLoCoOptions& options) {
   global.sub_(d, options.outer_lr);
   if (!velocity.defined()) return;
   velocity.mul_(options.outer_momentum).add_(d);
   global.sub_(velocity, options.outer_lr * options.outer_momentum);
 }
 
-void Outer::bring_home(double mixing) {
+void OuterParameter::reset_local(double mixing) {
   if (mixing == 0) {
     local.copy_(global);
   } else {

@@ -76,11 +76,11 @@ OptimizerState DiLoCo::state() {
   OptimizerState state;
   state.values[kSteps] = std::to_string(s.steps);
   state.values[kFragments] = std::to_string(s.options.fragments);
-  for (const Outer& o : s.outer) {
+  for (const OuterParameter& o : s.outer) {
     state.tensors[kGlobal + o.name] = o.global;
     if (o.velocity.defined()) state.tensors[kVelocity + o.name] = o.velocity;
   }
-  for (Pending& pending : s.pending) {
+  for (PendingMeans& pending : s.pending) {
     state.values[kDue + std::to_string(pending.fragment)] = std::to_string(pending.due);
     const std::vector<at::Tensor>& means = pending.means.wait();
     for (size_t i = 0; i < means.size(); ++i)
@@ -91,24 +91,24 @@ OptimizerState DiLoCo::state() {
 
 HookState DiLoCo::rank_state() {
   State& s = *state_;
-  for (Pending& pending : s.pending) pending.means.wait();
-  HookState state = s.exchange.hook()->state();
+  for (PendingMeans& pending : s.pending) pending.means.wait();
+  HookState state = s.averaging.hook()->state();
   for (const auto& [key, tensor] : state.tensors)
     if (!tensor.is_cpu()) state.values[kOnDevice + key] = "";
-  state.values[kHook] = s.exchange.hook()->fingerprint();
-  for (const Outer& o : s.outer) state.tensors[kLocal + o.name] = o.local.detach();
+  state.values[kHook] = s.averaging.hook()->fingerprint();
+  for (const OuterParameter& o : s.outer) state.tensors[kLocal + o.name] = o.local.detach();
   return state;
 }
 
 std::function<void()> DiLoCo::read_state(OptimizerState state) {
   State& s = *state_;
   const int64_t steps = count_in(state.values, kSteps);
-  for (const Outer& o : s.outer) {
+  for (const OuterParameter& o : s.outer) {
     tensor_in(state.tensors, kGlobal + o.name, o.global);
     const std::string velocity = kVelocity + o.name;
     if (state.tensors.contains(velocity)) tensor_in(state.tensors, velocity, o.global);
   }
-  std::vector<Pending> pending;
+  std::vector<PendingMeans> pending;
   for (size_t fragment = 0; fragment < s.fragments.size(); ++fragment) {
     const std::string key = kDue + std::to_string(fragment);
     if (!state.values.contains(key)) continue;
@@ -116,21 +116,22 @@ std::function<void()> DiLoCo::read_state(OptimizerState state) {
       refuse("was saved in the middle of an exchange with another number of fragments");
     std::vector<at::Tensor> means;
     for (size_t index : s.fragments[fragment]) {
-      const Outer& o = s.outer[index];
+      const OuterParameter& o = s.outer[index];
       means.push_back(tensor_in(state.tensors, kPending + o.name, o.global)
                           .to(o.global.options())
                           .clone());
     }
     pending.push_back({fragment, count_in(state.values, key), Means(std::move(means))});
   }
-  std::stable_sort(pending.begin(), pending.end(),
-                   [](const Pending& a, const Pending& b) { return a.due < b.due; });
+  std::stable_sort(
+      pending.begin(), pending.end(),
+      [](const PendingMeans& a, const PendingMeans& b) { return a.due < b.due; });
   return [&s, steps, state = std::move(state), pending = std::move(pending)] {
     at::NoGradGuard no_grad;
-    for (Pending& lost : s.pending) lost.means.wait();
+    for (PendingMeans& lost : s.pending) lost.means.wait();
     s.steps = steps;
     s.pending.assign(pending.begin(), pending.end());
-    for (Outer& o : s.outer) {
+    for (OuterParameter& o : s.outer) {
       o.global.copy_(state.tensors.at(kGlobal + o.name));
       if (!o.velocity.defined()) continue;
       const auto found = state.tensors.find(kVelocity + o.name);
@@ -146,7 +147,7 @@ std::function<void()> DiLoCo::read_state(OptimizerState state) {
 std::function<void()> DiLoCo::read_rank_state(std::vector<HookState> states) {
   State& s = *state_;
   if (states.empty()) refuse("has nothing of any rank");
-  const auto hook = s.exchange.hook();
+  const auto hook = s.averaging.hook();
   std::vector<HookState> of_hook;
   for (const HookState& state : states) {
     const auto found = state.values.find(kHook);
@@ -157,7 +158,7 @@ std::function<void()> DiLoCo::read_rank_state(std::vector<HookState> states) {
     of_hook.push_back(hook_part_of(state, s.outer.front().local.device()));
   }
   std::vector<at::Tensor> locals;
-  for (const Outer& o : s.outer)
+  for (const OuterParameter& o : s.outer)
     locals.push_back(mean_of(states, kLocal + o.name, o.local));
   HookState combined = of_hook.size() == 1 ? of_hook[0] : combine_states(of_hook);
   return [&s, hook, locals = std::move(locals), combined = std::move(combined)] {

@@ -1,28 +1,30 @@
-// What a DiLoCo points at.
+// What a DiLoCo points at. For the files of this folder only.
 #pragma once
 #include <deque>
 
 #include "brigade/local_sgd/diloco.h"
-#include "local_sgd/hook_exchange.h"
+#include "local_sgd/hook_averaging.h"
 
 namespace brigade::optim {
 
-// A parameter, and what the outer optimizer has of it.
-struct Outer {
+// A parameter, and what the outer optimizer keeps for it.
+struct OuterParameter {
   std::string name;
   at::Tensor local;
   at::Tensor global;
   at::Tensor velocity;  // undefined without momentum
 
+  // The outer step, by the mean difference `d`.
   void step(const at::Tensor& d, const DiLoCoOptions& options);
-  void bring_home(double mixing);
+  // The rank's own parameter becomes the global one, mixed with what it was.
+  void reset_local(double mixing);
 };
 
-// Of the global parameter.
+// The dtype of the global parameter.
 at::ScalarType outer_dtype(const at::Tensor& parameter);
 
-// An exchange that was started, to be used after step `due`.
-struct Pending {
+// Mean differences of a fragment that are under way, to be used after step `due`.
+struct PendingMeans {
   size_t fragment;
   int64_t due;
   Means means;
@@ -32,20 +34,20 @@ struct DiLoCo::State {
   State(DiLoCoOptions options, InnerStep inner, ProcessGroup group)
       : options(std::move(options)),
         inner(std::move(inner)),
-        exchange(std::move(group), this->options.hook, "diloco") {}
+        averaging(std::move(group), this->options.hook, "diloco") {}
 
   // Whether the exchange of a fragment begins after the present step.
   bool starts(size_t fragment) const;
   void start(size_t fragment, int64_t due);
   void use_due(int64_t now, double mixing);
-  void use(Pending& next, double mixing);
+  void use(PendingMeans& next, double mixing);
 
   const DiLoCoOptions options;
   const InnerStep inner;
-  HookExchange exchange;
-  std::vector<Outer> outer;
+  HookAveraging averaging;
+  std::vector<OuterParameter> outer;
   std::vector<std::vector<size_t>> fragments;  // indices into `outer`
-  std::deque<Pending> pending;                 // in the order of `due`
+  std::deque<PendingMeans> pending;            // in the order of `due`
   int64_t steps = 0;
   int64_t rejected = 0;
 };

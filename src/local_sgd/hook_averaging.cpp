@@ -1,4 +1,4 @@
-#include "local_sgd/hook_exchange.h"
+#include "local_sgd/hook_averaging.h"
 
 #include <ATen/ATen.h>
 
@@ -9,13 +9,13 @@
 namespace brigade {
 namespace {
 
-using Items = std::vector<ExchangeItem>;
+using Items = std::vector<AveragedTensor>;
 
 // Neighbours of one dtype and device share a bucket.
 std::vector<Items> buckets_of(const Items& items, int64_t bucket_bytes) {
   std::vector<Items> buckets;
   int64_t bytes = 0;
-  for (const ExchangeItem& item : items) {
+  for (const AveragedTensor& item : items) {
     const auto more = static_cast<int64_t>(item.values.nbytes());
     const bool fits = !buckets.empty() && bytes + more <= bucket_bytes &&
                       buckets.back().front().values.dtype() == item.values.dtype() &&
@@ -36,7 +36,7 @@ Bucket make_bucket(size_t index, size_t count, const Items& items) {
   std::vector<c10::IntArrayRef> sizes;
   std::vector<std::string> names;
   size_t offset = 0;
-  for (const ExchangeItem& item : items) {
+  for (const AveragedTensor& item : items) {
     flat.push_back(item.values.flatten());
     parameters.push_back(item.parameter);
     sizes.push_back(item.parameter.sizes());  // the bucket holds the parameter
@@ -66,28 +66,28 @@ const std::vector<at::Tensor>& Means::wait() {
   return values_;
 }
 
-HookExchange::HookExchange(ProcessGroup group, std::shared_ptr<Hook> hook,
-                           const std::string& what)
+HookAveraging::HookAveraging(ProcessGroup group, std::shared_ptr<Hook> hook,
+                             const std::string& what)
     : engine_(engine::Engine::make(group, group.unique_name(what))) {
   engine_->set_hook(std::move(hook), /*agreed=*/true);
 }
 
-HookExchange::~HookExchange() { engine_->close(); }
+HookAveraging::~HookAveraging() { engine_->close(); }
 
-Means HookExchange::start(const Items& items, int64_t bucket_bytes) {
+Means HookAveraging::start(const Items& items, int64_t bucket_bytes) {
   engine_->hook()->begin_pass({});
   Means means;
   const std::vector<Items> buckets = buckets_of(items, bucket_bytes);
   for (size_t index = 0; index < buckets.size(); ++index) {
     Means::Part& part = means.parts_.emplace_back();
-    for (const ExchangeItem& item : buckets[index])
+    for (const AveragedTensor& item : buckets[index])
       part.parameters.push_back(item.parameter);
     part.future = engine_->run(make_bucket(index, buckets.size(), buckets[index]));
   }
   return means;
 }
 
-const std::shared_ptr<Hook>& HookExchange::hook() const { return engine_->hook(); }
-HookStats HookExchange::stats() const { return engine_->stats(); }
+const std::shared_ptr<Hook>& HookAveraging::hook() const { return engine_->hook(); }
+HookStats HookAveraging::stats() const { return engine_->stats(); }
 
 }  // namespace brigade

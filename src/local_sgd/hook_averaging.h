@@ -19,7 +19,7 @@ class Engine;
 
 // A tensor to average: `values`, of the parameter's shape, under the parameter's name, by
 // which hooks keep their state.
-struct ExchangeItem {
+struct AveragedTensor {
   std::string name;
   at::Tensor parameter;
   at::Tensor values;
@@ -34,7 +34,7 @@ class Means {
   const std::vector<at::Tensor>& wait();
 
  private:
-  friend class HookExchange;
+  friend class HookAveraging;
   struct Part {
     c10::intrusive_ptr<c10::ivalue::Future> future;
     std::vector<at::Tensor> parameters;
@@ -43,17 +43,17 @@ class Means {
   std::vector<at::Tensor> values_;
 };
 
-class HookExchange {
+class HookAveraging {
  public:
   // Collective. The ranks are known to have equal hooks. `what` names its connections.
-  HookExchange(ProcessGroup group, std::shared_ptr<Hook> hook, const std::string& what);
-  ~HookExchange();
-  HookExchange(const HookExchange&) = delete;
-  HookExchange& operator=(const HookExchange&) = delete;
+  HookAveraging(ProcessGroup group, std::shared_ptr<Hook> hook, const std::string& what);
+  ~HookAveraging();
+  HookAveraging(const HookAveraging&) = delete;
+  HookAveraging& operator=(const HookAveraging&) = delete;
 
   // Collective: all ranks start the same items in the same order. They travel in buckets of
   // up to `bucket_bytes`, while the caller computes.
-  Means start(const std::vector<ExchangeItem>& items, int64_t bucket_bytes);
+  Means start(const std::vector<AveragedTensor>& items, int64_t bucket_bytes);
   const std::shared_ptr<Hook>& hook() const;
   HookStats stats() const;
 

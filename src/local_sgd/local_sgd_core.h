@@ -1,4 +1,5 @@
-// What LocalSGD has of a model, whoever drives that: DdpCore, or Python's DDP.
+// LocalSGD without the model: the hook, the averager, and the one warm-up of both. The
+// model is driven by a DdpCore or by Python's DDP.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,18 +9,19 @@
 
 namespace brigade::optim {
 
-class LocalTraining {
+class LocalSGDCore {
  public:
   // Collective over `group`. `inner` averages the gradients; empty: all-reduce. Throws
   // ConfigError for bad options, MismatchError if they differ between ranks.
-  LocalTraining(const ProcessGroup& group, const LocalSGDOptions& options,
-                std::shared_ptr<Hook> inner);
-  // The hook throws from then on.
-  ~LocalTraining();
-  LocalTraining(const LocalTraining&) = delete;
-  LocalTraining& operator=(const LocalTraining&) = delete;
+  LocalSGDCore(const ProcessGroup& group, const LocalSGDOptions& options,
+               std::shared_ptr<Hook> inner);
+  // From then on the hook throws.
+  ~LocalSGDCore();
+  LocalSGDCore(const LocalSGDCore&) = delete;
+  LocalSGDCore& operator=(const LocalSGDCore&) = delete;
 
-  // The model's. It throws where after_step() was not called for many backward passes.
+  // The hook to set on the model. It throws where after_step() was not called for many
+  // backward passes.
   const std::shared_ptr<Hook>& hook() const { return hook_; }
   PostLocalSGDHook& local() { return *local_; }
   ModelAverager& averager() { return *averager_; }

@@ -1,4 +1,4 @@
-#include "local_sgd/local_training.h"
+#include "local_sgd/local_sgd_core.h"
 
 namespace brigade::optim {
 namespace {
@@ -34,7 +34,7 @@ int64_t patience_of(const LocalSGDOptions& options) {
 }  // namespace
 
 // What the hook and its owner both know.
-struct LocalTraining::Shared {
+struct LocalSGDCore::Shared {
   std::shared_ptr<ModelAverager> averager;
   int64_t warmup_steps;
   int64_t patience;
@@ -46,7 +46,7 @@ struct LocalTraining::Shared {
 
 // The model's hook. The owner's count of steps decides what is local, and a loop that
 // forgot its owner is found out.
-class LocalTraining::OwnedHook : public Hook {
+class LocalSGDCore::OwnedHook : public Hook {
  public:
   OwnedHook(std::shared_ptr<PostLocalSGDHook> local, std::shared_ptr<Shared> shared)
       : local_(std::move(local)), shared_(std::move(shared)) {}
@@ -96,8 +96,8 @@ class LocalTraining::OwnedHook : public Hook {
   const std::shared_ptr<Shared> shared_;
 };
 
-LocalTraining::LocalTraining(const ProcessGroup& group, const LocalSGDOptions& options,
-                             std::shared_ptr<Hook> inner)
+LocalSGDCore::LocalSGDCore(const ProcessGroup& group, const LocalSGDOptions& options,
+                           std::shared_ptr<Hook> inner)
     : averager_(make_averager(group, options)),
       shared_(new Shared{averager_, options.warmup_steps, patience_of(options)}) {
   PostLocalSGDOptions hook_options;
@@ -108,20 +108,20 @@ LocalTraining::LocalTraining(const ProcessGroup& group, const LocalSGDOptions& o
   hook_ = std::make_shared<OwnedHook>(local_, shared_);
 }
 
-LocalTraining::~LocalTraining() { shared_->owned = false; }
+LocalSGDCore::~LocalSGDCore() { shared_->owned = false; }
 
-bool LocalTraining::is_local() const { return averager_->step() >= shared_->warmup_steps; }
+bool LocalSGDCore::is_local() const { return averager_->step() >= shared_->warmup_steps; }
 
-void LocalTraining::after_step(const std::vector<at::Tensor>& parameters) {
+void LocalSGDCore::after_step(const std::vector<at::Tensor>& parameters) {
   averager_->average_parameters(parameters);
   shared_->passes = 0;
 }
 
-void LocalTraining::watch_for_join(std::function<bool()> joining) {
+void LocalSGDCore::watch_for_join(std::function<bool()> joining) {
   shared_->joining = std::move(joining);
 }
 
-void LocalTraining::set_steps(int64_t steps) {
+void LocalSGDCore::set_steps(int64_t steps) {
   averager_->set_step(steps);
   local_->set_iteration(steps);
 }
