@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build bench docs format lint clean install
+.PHONY: help demo test check build bench docs format lint clean install
 scripts := $(shell dirname "$(strip $(MAKEFILE_LIST))")/scripts
 export LIBTORCH JOBS PREFIX DESTDIR
 
@@ -20,6 +20,9 @@ demo: ## a small network trained under every hook, side by side, in under a minu
 
 test: ## build everything and run all tests
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/test" $(ARGS)
+
+check: ## what to run before proposing a change: clang-tidy, sanitizers, a browser; takes long
+	@"$(scripts)/setup" --check && "$(scripts)/build" all && "$(scripts)/check"
 
 build: ## the library, the brigade command and the examples, without the tests
 	@"$(scripts)/setup" && "$(scripts)/build" brigade_all
@@ -34,7 +37,7 @@ format: ## put all C++ files into the project's format
 	@"$(scripts)/format"
 
 lint: ## check format, layers and clang-tidy
-	@"$(scripts)/setup" && "$(scripts)/lint"
+	@"$(scripts)/setup" --format && "$(scripts)/lint"
 
 clean: ## remove what was built (keeps .venv)
 	@rm -rf "$(scripts)/../build" "$(scripts)"/../build-*
