@@ -40,29 +40,45 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
 
-# brigade_unity(TARGET [MOST]): the sources of each folder are compiled together, up to MOST (default 8) at a time: LibTorch's headers take longer
-# to read than most sources to compile. Names in anonymous namespaces must differ within a folder.
+# brigade_unity(TARGET [MOST] [TOGETHER]): the sources of each folder are compiled together, up to MOST (default 8) at a time: LibTorch's headers
+# take longer to read than most sources to compile. Names in anonymous namespaces must differ within a folder. TOGETHER: within the whole target.
 function(brigade_unity target)
   if(NOT BRIGADE_UNITY)
     return()
   endif()
+  cmake_parse_arguments(PARSE_ARGV 1 unity "TOGETHER" "" "")
   set(most 8)
-  if(ARGC GREATER 1)
-    set(most ${ARGV1})
+  if(unity_UNPARSED_ARGUMENTS)
+    set(most ${unity_UNPARSED_ARGUMENTS})
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
+    # Named after the folder's place in the project: another build of the same sources has batches of the same names.
     cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE path)
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
     cmake_path(GET path PARENT_PATH folder)
-    string(MD5 key "${folder}")
-    cmake_path(GET folder FILENAME name)
-    if(NOT DEFINED count_${key})
-      set(count_${key} 0)
+    if(unity_TOGETHER)
+      set(folder "${target}")
     endif()
-    math(EXPR batch "${count_${key}} / ${most} + 1")
-    math(EXPR count_${key} "${count_${key}} + 1")
-    string(SUBSTRING "${key}" 0 4 short)
-    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${name}_${short}_${batch}")
+    string(MAKE_C_IDENTIFIER "${folder}" place)
+    if(NOT DEFINED count_${place})
+      set(count_${place} 0)
+    endif()
+    math(EXPR batch "${count_${place}} / ${most} + 1")
+    math(EXPR count_${place} "${count_${place}} + 1")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${place}_${batch}")
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade's has ATen and c10d, brigade_torch_headers' all
+# of torch/torch.h. g++ takes one only under the options it was made with.
+function(brigade_share_headers target owner)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_precompile_headers(${target} REUSE_FROM ${owner})
+endfunction()
+
+# Tests and examples: what they wait for is in the libraries.
+function(brigade_quick_to_compile target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()

@@ -52,7 +52,8 @@ class Progress:
     def line(self, text):
         status = STATUS.match(text)
         if status:
-            self.done, self.total = int(status[1]), int(status[2])
+            if not re.match(r"Re-(checking|running)", status[3]):  # CMake: the steps are counted after it
+                self.done, self.total = int(status[1]), int(status[2])
             self.show()
         elif not re.match(r"-- |ninja: (Entering directory|no work)", text):
             self.clear()
@@ -83,10 +84,10 @@ def lines_of(stream, progress):
 def main(build, jobs, *targets):
     command = ["ninja", "-C", build, "-j", jobs, *targets]
     progress = Progress(int(jobs))
-    counted = subprocess.run([*command, "-n"], capture_output=True, text=True, env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
-    totals = [int(found[2]) for found in map(STATUS.match, counted.stdout.splitlines()) if found]
-    progress.total = max(totals, default=0)
-    progress.show(now=True)
+    if not os.path.exists(os.path.join(build, ".ninja_log")):  # all of it; later builds tell when their first step is done
+        counted = subprocess.run(["ninja", "-C", build, "-t", "commands", *targets], capture_output=True, text=True)
+        progress.total = len(counted.stdout.splitlines())
+        progress.show(now=True)
     ninja = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                              env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
     try:

@@ -4,7 +4,7 @@
 namespace brigade::testing {
 namespace {
 
-constexpr double kRate = 0.1;
+constexpr double kJoinRate = 0.1;
 
 torch::Tensor loss_of(const torch::Tensor& y, int step, int rank) {
   return (y * torch::cos(torch::tensor(step + 3.0 * rank, torch::kDouble))).mean();
@@ -13,7 +13,7 @@ torch::Tensor input_of(int step, int rank) { return batch(step * 10 + rank, 4); 
 
 // What join promises, computed by one process.
 void train_alone(Net& net, const std::vector<int>& counts, bool divide_by_all) {
-  torch::optim::SGD sgd(net->parameters(), kRate);
+  torch::optim::SGD sgd(net->parameters(), kJoinRate);
   for (int step = 0; step < *std::max_element(counts.begin(), counts.end()); ++step) {
     net->zero_grad();
     int active = 0;
@@ -40,7 +40,7 @@ void check(const Split& split) {
     train_alone(alone, split.counts, split.divide_by_all);
     Net net = seeded();
     DistributedDataParallel ddp(net, group, split.options);
-    torch::optim::SGD sgd(ddp->parameters(), kRate);
+    torch::optim::SGD sgd(ddp->parameters(), kJoinRate);
     auto loop = [&] {
       for (int step = 0; step < split.counts[group.rank()]; ++step) {
         ddp->zero_grad();
@@ -98,17 +98,17 @@ TEST(Join, WorksWithAStaticGraph) {
   check({{4, 0, 2}, false, options});
 }
 
-struct NormImpl : torch::nn::Module {
-  NormImpl() { to(torch::kDouble); }
+struct JoinedNormImpl : torch::nn::Module {
+  JoinedNormImpl() { to(torch::kDouble); }
   torch::Tensor forward(const torch::Tensor& x) { return norm(linear(x)); }
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(6, 4));
   torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(4));
 };
-TORCH_MODULE(Norm);
+TORCH_MODULE(JoinedNorm);
 
 TEST(Join, BuffersComeFromARankThatStillHasInput) {
   run_ranks(3, [](ProcessGroup group) {
-    Norm net = seeded<Norm>();
+    JoinedNorm net = seeded<JoinedNorm>();
     DistributedDataParallel ddp(net, group);
     const int count = 3 - group.rank();  // rank 0 has the most
     auto loop = [&] {

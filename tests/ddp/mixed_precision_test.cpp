@@ -5,21 +5,21 @@
 namespace brigade::testing {
 namespace {
 
-struct Case : Setting {
-  Case(int ranks, bool views, bool several_buckets, at::ScalarType dtype)
+struct PassCase : Setting {
+  PassCase(int ranks, bool views, bool several_buckets, at::ScalarType dtype)
       : Setting{ranks, views, several_buckets}, dtype(dtype) {}
   at::ScalarType dtype;
 };
-class MixedPrecisionPass : public ::testing::TestWithParam<Case> {};
+class MixedPrecisionPass : public ::testing::TestWithParam<PassCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Cases, MixedPrecisionPass,
-    ::testing::Values(Case{1, false, false, kLow}, Case{1, true, true, kLow},
-                      Case{2, false, true, kLow}, Case{2, true, true, kLow},
-                      Case{2, true, false, at::kHalf}, Case{4, false, true, at::kHalf},
-                      Case{4, true, true, kLow}),
+    ::testing::Values(PassCase{1, false, false, kLow}, PassCase{1, true, true, kLow},
+                      PassCase{2, false, true, kLow}, PassCase{2, true, true, kLow},
+                      PassCase{2, true, false, at::kHalf},
+                      PassCase{4, false, true, at::kHalf}, PassCase{4, true, true, kLow}),
     [](const auto& info) { return name_of(info.param) + c10::toString(info.param.dtype); });
 
-DdpOptions options_of(const Case& c) {
+DdpOptions pass_options(const PassCase& c) {
   DdpOptions options{.parameters_to_ignore = {"extra.weight", "extra.bias"},
                      .mixed_precision = MixedPrecision{.param_dtype = c.dtype},
                      .gradient_as_bucket_view = c.views};
@@ -31,7 +31,7 @@ TEST_P(MixedPrecisionPass, ComputesInParamDtypeAndLeavesFullPrecision) {
   run_ranks(GetParam().ranks, [](ProcessGroup group) {
     const at::ScalarType low = GetParam().dtype;
     Probe net = seeded<Probe>();
-    DistributedDataParallel ddp(net, group, options_of(GetParam()));
+    DistributedDataParallel ddp(net, group, pass_options(GetParam()));
     // The ignored layer would become each rank's own.
     torch::optim::SGD sgd(ddp->core().parameters(),
                           torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -74,7 +74,7 @@ TEST_P(MixedPrecisionPass, AccumulatesInFullPrecisionUnderNoSync) {
   run_ranks(GetParam().ranks, [](ProcessGroup group) {
     Probe net = seeded<Probe>();
     Probe alone = seeded<Probe>();
-    auto options = options_of(GetParam());
+    auto options = pass_options(GetParam());
     options.mixed_precision->reduce_dtype = torch::kFloat;
     DistributedDataParallel ddp(net, group, options);
     for (int round = 0; round < 3; ++round) {

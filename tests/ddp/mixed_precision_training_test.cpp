@@ -11,8 +11,8 @@ namespace brigade::testing {
 namespace {
 
 constexpr int kSteps = 200;
-constexpr int64_t kRows = 50;  // a rank and step
-constexpr double kRate = 0.5;  // falls to 0
+constexpr int64_t kRows = 50;       // a rank and step
+constexpr double kFirstRate = 0.5;  // falls to 0
 
 struct Outcome {
   double accuracy;  // in percent
@@ -29,7 +29,7 @@ Outcome train(const ProcessGroup& group, const Digits& digits,
   DistributedDataParallel ddp(net, group,
                               {.mixed_precision = mixed, .bucket_cap_mb = 0.012});
   ddp->set_hook(make_hook("allreduce"));
-  torch::optim::SGD optimizer(ddp->parameters(), kRate);
+  torch::optim::SGD optimizer(ddp->parameters(), kFirstRate);
   GradScaler scaler({.growth_interval = 50, .enabled = scaled}, group);
   const int64_t rows = digits.train.labels.size(0);
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -43,7 +43,7 @@ Outcome train(const ProcessGroup& group, const Digits& digits,
         torch::nn::functional::cross_entropy(scores.to(torch::kFloat), wanted);
     scaler.scale(value).backward();
     static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options())
-        .lr(kRate * static_cast<double>(kSteps - step) / kSteps);
+        .lr(kFirstRate * static_cast<double>(kSteps - step) / kSteps);
     scaler.step(optimizer);
     scaler.update();
   }

@@ -6,17 +6,18 @@
 namespace brigade::testing {
 namespace {
 
-using Case = Setting;
-class Training : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Cases, Training,
-                         ::testing::Values(Case{1, false, false}, Case{1, true, true},
-                                           Case{2, false, false}, Case{2, false, true},
-                                           Case{2, true, false}, Case{2, true, true},
-                                           Case{3, false, true}, Case{3, true, true},
-                                           Case{4, false, true}, Case{4, true, true}),
-                         [](const auto& info) { return name_of(info.param); });
+using TrainingCase = Setting;
+class Training : public ::testing::TestWithParam<TrainingCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Training,
+    ::testing::Values(TrainingCase{1, false, false}, TrainingCase{1, true, true},
+                      TrainingCase{2, false, false}, TrainingCase{2, false, true},
+                      TrainingCase{2, true, false}, TrainingCase{2, true, true},
+                      TrainingCase{3, false, true}, TrainingCase{3, true, true},
+                      TrainingCase{4, false, true}, TrainingCase{4, true, true}),
+    [](const auto& info) { return name_of(info.param); });
 
-DdpOptions options_of(const Case& c) {
+DdpOptions training_options(const TrainingCase& c) {
   DdpOptions options;
   options.gradient_as_bucket_view = c.views;
   if (c.several_buckets) options.bucket_cap_mb = kSmallBucket;
@@ -27,7 +28,7 @@ TEST_P(Training, EqualsTrainingOnOneProcessWithTheJoinedBatch) {
   run_ranks(GetParam().ranks, [](ProcessGroup group) {
     Net alone = seeded();
     Net net = seeded(group.rank() + 1);  // rank 0's weights win
-    DistributedDataParallel ddp(net, group, options_of(GetParam()));
+    DistributedDataParallel ddp(net, group, training_options(GetParam()));
     torch::optim::SGD alone_sgd(alone->parameters(),
                                 torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD sgd(ddp->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -55,7 +56,7 @@ TEST_P(Training, AccumulatesUnderNoSyncAndSynchronisesAfterIt) {
   run_ranks(GetParam().ranks, [](ProcessGroup group) {
     Net alone = seeded();
     Net net = seeded();
-    DistributedDataParallel ddp(net, group, options_of(GetParam()));
+    DistributedDataParallel ddp(net, group, training_options(GetParam()));
     for (int round = 0; round < 3; ++round) {
       alone->zero_grad();
       ddp->zero_grad();

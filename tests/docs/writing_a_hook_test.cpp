@@ -15,7 +15,7 @@ using testing::Rig;
 using testing::run_ranks;
 using testing::Shapes;
 
-const Shapes kShapes{{17, 23}, {5}, {30, 30}, {600}};
+const Shapes kHookShapes{{17, 23}, {5}, {30, 30}, {600}};
 
 std::string page() {
   std::ifstream file(BRIGADE_SOURCE_DIR "/docs/writing_a_hook.md");
@@ -40,7 +40,7 @@ TEST_P(WritingAHook, TheFunctionsAverage) {
     for (const auto& [name, limit] : tolerance) {
       for (double cap : {testing::kOneBucketEach, 25.0}) {
         SCOPED_TRACE(name);
-        Rig rig(group, "", kShapes, at::kFloat, {.bucket_cap_mb = cap});
+        Rig rig(group, "", kHookShapes, at::kFloat, {.bucket_cap_mb = cap});
         rig.ddp->set_hook(custom::make_hook(name));
         for (int64_t step = 0; step < 3; ++step) {
           const auto gradients = rig.train(step);
@@ -67,7 +67,7 @@ TEST(WritingAHookAlone, ScaledHalfStandsNumbersThatHalfDoesNot) {
 // What came out in all steps together approaches what went in: nothing is lost for good.
 TEST_P(WritingAHook, TopKLosesNothing) {
   run_ranks(GetParam(), [](ProcessGroup group) {
-    Rig rig(group, "", kShapes, at::kFloat, {.bucket_cap_mb = 25});
+    Rig rig(group, "", kHookShapes, at::kFloat, {.bucket_cap_mb = 25});
     rig.ddp->set_hook(custom::make_hook("topk"));
     std::vector<at::Tensor> sums;
     constexpr int kSteps = 60;
@@ -88,14 +88,14 @@ TEST_P(WritingAHook, TopKLosesNothing) {
 
 TEST_P(WritingAHook, TopKsStateMakesAResumedRunEqual) {
   run_ranks(GetParam(), [](ProcessGroup group) {
-    Rig whole(group, "", kShapes), first(group, "", kShapes);
+    Rig whole(group, "", kHookShapes), first(group, "", kHookShapes);
     for (Rig* rig : {&whole, &first}) {
       rig->ddp->set_hook(custom::make_hook("topk"));
       for (int64_t step = 0; step < 3; ++step) rig->train(step);
     }
     DdpOptions options{.bucket_cap_mb = testing::kOneBucketEach};
     options.first_buckets = first.ddp->logging_data().bucket_parameters;
-    Rig second(group, "", kShapes, at::kFloat, options);
+    Rig second(group, "", kHookShapes, at::kFloat, options);
     second.ddp->set_hook(custom::make_hook("topk"));
     second.ddp->hook()->load_state(first.ddp->hook()->state());
     for (int64_t step = 3; step < 6; ++step) {

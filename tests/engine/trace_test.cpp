@@ -1,5 +1,6 @@
 // What the engine notes of each bucket.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 

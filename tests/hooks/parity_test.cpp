@@ -15,7 +15,7 @@ using testing::Rig;
 using testing::run_ranks;
 using testing::Shapes;
 
-const Shapes kShapes{{12, 10}, {8, 20}, {7}};
+const Shapes kParityShapes{{12, 10}, {8, 20}, {7}};
 
 at::Tensor reference(const std::string& name) {
   std::ifstream file(BRIGADE_SOURCE_DIR "/tests/data/hooks_reference.txt");
@@ -31,20 +31,21 @@ at::Tensor reference(const std::string& name) {
 
 std::vector<at::Tensor> inputs(int rank, int64_t step) {
   std::vector<at::Tensor> list;
-  for (size_t index = 0; index < kShapes.size(); ++index) {
+  for (size_t index = 0; index < kParityShapes.size(); ++index) {
     const at::Tensor place =
-        at::arange(c10::multiply_integers(kShapes[index]), at::kDouble);
+        at::arange(c10::multiply_integers(kParityShapes[index]), at::kDouble);
     const at::Tensor wave =
         at::sin(place * (0.37 + 0.11 * static_cast<double>(index)) + 1.7 * rank +
                 0.9 * static_cast<double>(step) + static_cast<double>(index));
-    list.push_back(
-        (wave * at::cos(place * place * 0.013 + step)).view(kShapes[index]).to(at::kFloat));
+    list.push_back((wave * at::cos(place * place * 0.013 + step))
+                       .view(kParityShapes[index])
+                       .to(at::kFloat));
   }
   return list;
 }
 
 Rig one_bucket(const ProcessGroup& group, const std::string& spec) {
-  return Rig(group, spec, kShapes, at::kFloat, {.bucket_cap_mb = 25.0});
+  return Rig(group, spec, kParityShapes, at::kFloat, {.bucket_cap_mb = 25.0});
 }
 
 at::Tensor train(Rig& rig, int64_t step) {
@@ -103,10 +104,10 @@ TEST(PythonParity, PowerSgdGoesOnFromPythonsMemoryAsPythonDoes) {
       for (size_t index : {0, 1}) {
         const std::string parameter = "p" + std::to_string(index);
         state.tensors["q." + parameter] =
-            reference(name + ".q." + parameter).view({kShapes[index][1], -1});
+            reference(name + ".q." + parameter).view({kParityShapes[index][1], -1});
         state.tensors[kErrorPrefix + parameter] =
             reference(name + ".error." + parameter + ".rank" + std::to_string(group.rank()))
-                .view(kShapes[index]);
+                .view(kParityShapes[index]);
       }
       rig.ddp->hook()->load_state(state);
       for (int64_t step = 4; step < 7; ++step) {

@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import sys
 
-# What may differ between the two builds: the output, the dependency file, the precompiled header.
-WITH_VALUE = {"-o", "-MF", "-MT", "-include"}
+# What may differ between the two builds: the output, the dependency file, the precompiled header, where a batch lies.
+WITH_VALUE = {"-o", "-c", "-MF", "-MT", "-include"}
 DROPPED = {"-MD", "-Winvalid-pch", "-fpch-preprocess", "-g", "-g1"}
 
 
@@ -23,7 +23,7 @@ TARGETS = re.compile(r"\bbrigade(_python|_tool|_command|_nccl)?\.dir\b")
 
 
 def essence(arguments):
-    """The options that decide what the object holds."""
+    """The options that decide what the object holds; the source is compared apart."""
     kept, rest = [], iter(arguments)
     for argument in rest:
         if argument in WITH_VALUE:
@@ -33,9 +33,17 @@ def essence(arguments):
     return sorted(kept)
 
 
+def same_source(one, other):
+    """The same file; or, of the batches that CMake writes into each build's own folder, one with the same sources."""
+    if one == other:
+        return True
+    paths = pathlib.Path(one), pathlib.Path(other)
+    return all(path.parent.name == "Unity" for path in paths) and paths[0].name == paths[1].name and paths[0].read_bytes() == paths[1].read_bytes()
+
+
 def built_object(build, source, arguments):
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["file"] == source and TARGETS.search(entry.get("output", entry["command"])):
+        if TARGETS.search(entry.get("output", entry["command"])) and same_source(entry["file"], source):
             command = shlex.split(entry["command"])
             compiler = next(i for i, word in enumerate(command) if os.path.basename(word) in {"c++", "g++"})
             theirs = command[compiler + 1 :]
