@@ -12,7 +12,7 @@
 #include "brigade/brigade.h"
 #include "brigade/launch.h"
 #include "support/command.h"
-#include "support/namespaces.h"
+#include "support/network_namespaces.h"
 
 namespace brigade {
 namespace {
@@ -26,8 +26,8 @@ constexpr const char* kMaster = "10.78.0.1";
 class Cable : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string reason = testing::why_no_network_namespaces();
-    if (!reason.empty()) GTEST_SKIP() << "no network namespaces here: " << reason;
+    const std::string why = testing::why_no_network_namespaces();
+    if (!why.empty()) GTEST_SKIP() << why;
     const std::string id = "brw" + std::to_string(getpid());
     names_ = {id + "l", id + "r"};
     std::ostringstream make;
