@@ -52,3 +52,18 @@ jobs() {
   [ "$memory" -ge 1 ] || memory=1
   echo $((cores < memory ? cores : memory))
 }
+
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q && apt-get install -q -y --no-install-recommends "$@"
+}
+
+# install_packages NAME...: installs Debian packages as root; otherwise says which line does, and ends.
+install_packages() {
+  command -v apt-get >/dev/null ||
+    die "this machine lacks, by their Debian names: $*" "install them with your package manager, then run this again"
+  [ "$(id -u)" -eq 0 ] ||
+    die "this machine lacks some packages; this line installs them:" "sudo apt-get update && sudo apt-get install -y $*"
+  echo "  Debian packages: $*"
+  step "installing $# Debian packages" apt_install "$@"
+}
