@@ -15,7 +15,7 @@ LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<
 LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".json": "json", ".cmake": "cmake"}
 # Of a header's contents, in this order; what is private is not for its readers.
 PUBLIC_SECTIONS = (
-    "briefdescription detaileddescription innerclass typedef enum var func public-type public-func public-static-func "
+    "briefdescription detaileddescription innerclass typedef enum define var func public-type public-func public-static-func "
     "public-attrib public-static-attrib protected-type protected-func protected-attrib"
 )
 
