@@ -4,12 +4,12 @@
 
 namespace brigade::engine {
 
-// The mean of the bucket over the ranks, in its own buffer; divided first, so that no sum
-// overflows. Of a sparse bucket in a new tensor.
+// Gives the mean of the bucket over the ranks, in the bucket's own buffer. Divides before
+// it adds, so that no sum overflows. The mean of a sparse bucket is in a new tensor.
 Task<at::Tensor> average(Bucket bucket, Comm& comm);
 
-// For hooks around another: what `inner` makes of the bucket, or, of a sparse one that it
-// does not take, the mean. `inner` must live until it ends.
+// For hooks around another: gives what `inner` makes of the bucket. If the bucket is sparse
+// and `inner` does not take such, gives the mean. `inner` must live until the task ends.
 Task<at::Tensor> reduce_by(Hook& inner, Bucket bucket, Comm& comm);
 
 // average() as a hook.
@@ -21,11 +21,12 @@ class Average : public Hook {
   }
 };
 
-// As reduce_by, for hooks that touch every gradient anyway: where `inner` is Average, and
-// dividing last gives the same bits but at the ends of the number range, the sum.
+// As reduce_by, for hooks that touch every gradient anyway. If the inner hook is the plain
+// mean, returns the undivided sum and a scale. The bits are those of the mean, except at
+// the ends of the number range.
 struct Undivided {
   at::Tensor result;
-  double scale = 1;  // what the result is still to be multiplied with
+  double scale = 1;  // the result is still to be multiplied with it
 };
 Task<Undivided> reduce_undivided(Hook& inner, Bucket bucket, Comm& comm);
 

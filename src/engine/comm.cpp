@@ -4,16 +4,16 @@
 
 #include "brigade/hook.h"
 #include "engine/all_to_others.h"
+#include "engine/bucket_run.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
-#include "engine/run.h"
 #include "engine/transfers.h"
 
 namespace brigade {
 
 using engine::Clock;
-using engine::Key;
 using engine::kStations;
+using engine::Order;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 namespace {
@@ -36,13 +36,13 @@ struct Collective::Operation {
   std::function<Started(c10d::ProcessGroup&)> issue;
   // Brings results that were staged in host memory to where the caller wants them.
   std::function<void()> unstage;
-  int way = 0;  // on which of the station's connections
+  int channel = 0;  // which of the station's connections
   Started started;
   Clock::time_point issued;
 
   void start() {
     issued = Clock::now();
-    started = issue(lane.run.engine->station_group(lane.station, lane.over, way));
+    started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
     std::lock_guard lock(lane.run.counting);
     ++lane.run.cost.collectives;
     lane.run.cost.bytes_sent += bytes_sent;
@@ -50,11 +50,11 @@ struct Collective::Operation {
   void finish() {
     // Complete by now: throws its error, orders the current stream behind it.
     started.wait();
-    if (lane.run.engine->runs_through()) {
-      lane.run.note(TraceEvent::Kind::collective, lane.station, lane.key, issued,
+    if (lane.run.engine->runs_inline()) {
+      lane.run.note(TraceEvent::Kind::collective, lane.station, lane.order, issued,
                     bytes_sent);
     } else if (started.transfers) {
-      lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.key, issued,
+      lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
                     bytes_sent, started.transfers->completed_at());
     }
     if (unstage) unstage();
@@ -71,7 +71,7 @@ Collective::~Collective() = default;
 
 bool Collective::await_ready() {
   if (!operation_) return true;  // nothing to move
-  if (!operation_->lane.run.engine->runs_through()) return false;
+  if (!operation_->lane.run.engine->runs_inline()) return false;
   operation_->start();
   return true;
 }
@@ -86,20 +86,16 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
   lane.move_on();
   const size_t next = lane.station;
   if (operation_->started.transfers) {
-    // The line's copy: another thread may resume the coroutine, which owns lane and *this.
-    const auto line = lane.run.line;
-    line->arrive(next, Key(lane.key),
-                 {lane.run.shared_from_this(), waiting, operation_->started.transfers});
-    return;
+    return lane.run.resume_at(next, lane.order, waiting, operation_->started.transfers);
   }
   const auto future = operation_->started.work->getFuture();
   const auto issued = operation_->issued;
   const int64_t bytes = operation_->bytes_sent;
   // From here on another thread may resume the coroutine, which owns *this: only copies.
-  future->addCallback([run = lane.run.shared_from_this(), next, key = lane.key, waiting,
+  future->addCallback([run = lane.run.shared_from_this(), next, order = lane.order, waiting,
                        issued, bytes](c10::ivalue::Future&) {
-    run->note(TraceEvent::Kind::collective, next - 1, key, issued, bytes);
-    run->line->arrive(next, key, {run, waiting});
+    run->note(TraceEvent::Kind::collective, next - 1, order, issued, bytes);
+    run->resume_at(next, order, waiting);
   });
 }
 
@@ -130,7 +126,7 @@ using engine::payload_bytes;
 
 // Gloo works on host memory; device tensors go through a copy there.
 at::Tensor on_host(const at::Tensor& tensor, const engine::Engine& engine) {
-  return tensor.is_cpu() || engine.runs_through() ? tensor : tensor.cpu();
+  return tensor.is_cpu() || engine.runs_inline() ? tensor : tensor.cpu();
 }
 
 std::function<void()> copy_back(const at::Tensor& staged, const at::Tensor& tensor) {
@@ -172,7 +168,7 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
   const engine::Engine& engine = *lane.run.engine;
   at::Tensor from = on_host(input, engine).flatten();
   at::Tensor to =
-      output.is_cpu() || engine.runs_through() ? output : at::empty_like(output, at::kCPU);
+      output.is_cpu() || engine.runs_inline() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
       lane, bytes_sent,
       [from, flat = to.flatten(), issue = std::move(issue)](
@@ -184,13 +180,13 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
 Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64_t> to,
                     const at::Tensor& output, std::vector<int64_t> from,
                     int64_t bytes_sent) {
-  const bool runs_through = lane.run.engine->runs_through();
+  const bool runs_inline = lane.run.engine->runs_inline();
   return transfer(
       lane, input, output, bytes_sent,
-      [to = std::move(to), from = std::move(from), runs_through,
+      [to = std::move(to), from = std::move(from), runs_inline,
        limit = lane.group().timeout()](c10d::ProcessGroup& group, at::Tensor& output,
                                        at::Tensor& input) mutable -> Started {
-        if (runs_through) return group.alltoall_base(output, input, from, to);
+        if (runs_inline) return group.alltoall_base(output, input, from, to);
         return engine::Transfers::start(group, input, to, output, from, limit);
       });
 }

@@ -1,21 +1,23 @@
-// Runs a hook over buckets: gives out tickets, owns the line and the process groups of its
-// stations, watches deadlines, keeps the first failure, counts.
+// Runs a hook over buckets: it gives out tickets, hands the buckets to the pipeline, and
+// keeps the first failure.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
-#include "engine/line.h"
-#include "engine/run.h"
+#include "engine/bucket_run.h"
+#include "engine/failure_store.h"
+#include "engine/pipeline.h"
+#include "engine/station_groups.h"
 #include "engine/trace.h"
+#include "engine/traffic_meter.h"
+#include "engine/watcher.h"
 
 namespace brigade::engine {
 
@@ -59,69 +61,45 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool busy() const;
   Trace& trace() { return trace_; }
 
-  // ---- for Run and Comm
-  // True when hooks run through at once on the calling thread: alone, or with NCCL, whose
-  // collectives are waited for by streams and not by the host.
-  bool runs_through() const { return runs_through_; }
-  // The station's own connections among the ranks of `over`, or of the engine's group.
-  // Those of another `way`, 0 or 1, are others.
+  // ---- for BucketRun and Comm
+  // True when hooks run from beginning to end on the calling thread: alone, or with NCCL,
+  // whose collectives are waited for by streams and not by the host.
+  bool runs_inline() const { return runs_inline_; }
+  // The station's own connections among the ranks of `over`, or, where that is empty, of
+  // the engine's group. Channels 0 and 1 are separate connections.
   c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {},
-                                    int way = 0);
-  void ended(Run& run, std::exception_ptr error);
+                                    int channel = 0);
+  void ended(BucketRun& run, std::exception_ptr error);
 
  private:
   Engine(ProcessGroup group, std::string name);
-  std::shared_ptr<Run> admit(Bucket bucket);
-  void order_stream(Run& run);
-  void settle(const Bucket& bucket);
-  void count(Run& run);
-  HookTraffic this_step() const;
-  void give_up(const std::string& why);
-  std::string first_cause(const std::string& mine);
-  c10d::Store& board();
-  const std::string& identity();
-  void watch();
-  void look_around();
+  std::shared_ptr<BucketRun> admit(Bucket bucket);
+  void order_stream(BucketRun& run);
+  void advise_huge_pages(const Bucket& bucket);
+  std::optional<Watcher::Watched> oldest() const;
+  void fail_all(const std::string& why);
 
   const ProcessGroup group_;
   const std::string name_;
-  const bool runs_through_;
-  const std::shared_ptr<Line> line_ = Line::make();
+  const bool runs_inline_;
+  const std::shared_ptr<Pipeline> pipeline_ = Pipeline::make();
   std::shared_ptr<Hook> hook_;
   std::optional<c10::Stream> side_stream_;
   Trace trace_;
-  // Each made and used by its station's thread alone. By the group it is a duplicate of,
-  // which is kept, so that the key stays its own, and by its way.
-  struct StationGroup {
-    ProcessGroup of, own;
-  };
-  std::map<std::pair<const c10d::ProcessGroup*, int>, StationGroup>
-      station_groups_[kStations];
+  StationGroups station_groups_;
+  FailureStore failure_store_;
+  Watcher watcher_;
 
   mutable std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<Run>> outstanding_;
+  std::map<uint32_t, std::shared_ptr<BucketRun>> outstanding_;
   uint32_t tickets_ = 0;
   int64_t step_ = -1;
-  HookTraffic before_this_step_;
-  HookTraffic step_cost_;
-  std::vector<std::pair<Clock::time_point, Clock::time_point>> reductions_;  // of this step
-  Clock::time_point last_launch_;
+  TrafficMeter traffic_;
   bool agreed_ = false;
   std::string failure_;
-
-  // Where a failing rank leaves its cause for the others: a connection of its own, because
-  // a client serves one call at a time and the group's may be blocked in a wait.
-  std::mutex board_mutex_;
-  c10::intrusive_ptr<c10d::Store> board_;
-  std::once_flag identity_made_;
-  std::string identity_;
-
-  std::thread watcher_;
-  std::condition_variable wake_watcher_;
-  bool stop_ = false;
+  bool closed_ = false;
   std::thread::id closed_by_;
-
-  // Where each bucket was when it was last seen.
+  // Where each bucket's memory was when it was last seen.
   std::map<int64_t, const void*> memory_;
 };
 

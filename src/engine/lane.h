@@ -1,25 +1,26 @@
-// Where a Comm stands on the line.
+// Where a Comm stands in the pipeline.
 #pragma once
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
+#include "engine/bucket_run.h"
 #include "engine/engine.h"
-#include "engine/line.h"
-#include "engine/run.h"
+#include "engine/pipeline.h"
 
 namespace brigade {
 
 struct Comm::Lane {
-  engine::Run& run;
-  engine::Key key;
+  engine::BucketRun& run;
+  engine::Order order;
   size_t station = 0;      // whose thread runs the lane's present stretch
-  ProcessGroup over = {};  // whose ranks take part, see Within; empty: the engine's
-  // Keys of what comes after the splits that the lane is a part of.
-  std::vector<engine::Key> after = {};
+  ProcessGroup over = {};  // whose ranks take part, see GroupScope; empty: the engine's
+  // Orders of what comes after the splits that the lane is a part of.
+  std::vector<engine::Order> after = {};
 
   // To the next station. What comes after the lane's splits stands where its furthest part
   // has ended: behind here, so that here the next bucket need not wait for it.
   void move_on() {
-    for (const engine::Key& later : after) run.line->pass(later, station, station + 1);
+    for (const engine::Order& later : after)
+      run.pipeline->pass(later, station, station + 1);
     ++station;
   }
   const ProcessGroup& group() const { return over ? over : run.engine->group(); }

@@ -3,14 +3,14 @@
 #include <deque>
 
 #include "brigade/hook.h"
+#include "engine/bucket_run.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
-#include "engine/run.h"
 
 namespace brigade {
 namespace {
 
-using engine::Key;
+using engine::Order;
 
 // Awaited by the parent. Every lane's first stretch runs in turn at the station where the
 // parent stands; the last lane to end sends the parent on, to the furthest station that any
@@ -19,17 +19,18 @@ class Lanes {
  public:
   Lanes(Comm::Lane& parent, int count, const Comm::Body& body)
       : parent_(parent), left_(count + 1) {
-    Key last = parent.key;
+    Order last = parent.order;
     last.push_back(static_cast<uint32_t>(count));
-    std::vector<Key> after = parent.after;
+    std::vector<Order> after = parent.after;
     after.push_back(std::move(last));
-    parent.run.line->split(parent.key, parent.station + 1, static_cast<uint32_t>(count));
+    parent.run.pipeline->split(parent.order, parent.station + 1,
+                               static_cast<uint32_t>(count));
     for (int index = 0; index < count; ++index) {
-      Key key = parent.key;
-      key.push_back(static_cast<uint32_t>(index));
+      Order order = parent.order;
+      order.push_back(static_cast<uint32_t>(index));
       Part& part = parts_.emplace_back();
       part.lane =
-          new Comm::Lane{parent.run, std::move(key), parent.station, parent.over, after};
+          new Comm::Lane{parent.run, std::move(order), parent.station, parent.over, after};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
       part.root = drive(part, index, body).coroutine;
     }
@@ -96,7 +97,7 @@ class Lanes {
   }
 
   void ended(Comm::Lane& lane) {
-    lane.run.line->pass(lane.key, lane.station + 1);
+    lane.run.pipeline->pass(lane.order, lane.station + 1);
     if (--left_ > 0) return;
     move_parent();
     hand_over();
@@ -106,12 +107,9 @@ class Lanes {
     for (const Part& part : parts_) {
       parent_.station = std::max(parent_.station, part.lane->station);
     }
-    parent_.key.push_back(static_cast<uint32_t>(parts_.size()));
+    parent_.order.push_back(static_cast<uint32_t>(parts_.size()));
   }
-  void hand_over() {
-    parent_.run.line->arrive(parent_.station, parent_.key,
-                             {parent_.run.shared_from_this(), waiting_});
-  }
+  void hand_over() { parent_.run.resume_at(parent_.station, parent_.order, waiting_); }
 
   Comm::Lane& parent_;
   std::deque<Part> parts_;
@@ -123,7 +121,7 @@ class Lanes {
 
 Task<void> Comm::split(int count, Body body) {
   TORCH_CHECK(count >= 0, "split: the number of lanes is ", count, ", expected 0 or more");
-  if (lane_->run.engine->runs_through()) {
+  if (lane_->run.engine->runs_inline()) {
     for (int index = 0; index < count; ++index) co_await body(index, *this);
     co_return;
   }

@@ -53,8 +53,8 @@ std::shared_ptr<Transfers> Transfers::start(c10d::ProcessGroup& group,
   return transfers;
 }
 
-void Transfers::complete() noexcept {
-  if (std::exchange(over_, true)) return;
+bool Transfers::complete() noexcept {
+  if (std::exchange(over_, true)) return !aborted_;
   try {
     for (const auto& message : messages_) {
       using std::chrono::milliseconds;
@@ -67,6 +67,7 @@ void Transfers::complete() noexcept {
     error_ = std::current_exception();
   }
   completed_at_ = Clock::now();
+  return !aborted_;
 }
 
 void Transfers::wait() {
@@ -75,6 +76,7 @@ void Transfers::wait() {
 }
 
 void Transfers::abort() {
+  aborted_ = true;
   for (const auto& message : messages_) message->abort();
 }
 

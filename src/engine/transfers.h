@@ -2,11 +2,12 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <vector>
 
-#include "engine/run.h"
+#include "engine/bucket_run.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -16,17 +17,18 @@ class Work;
 namespace brigade::engine {
 
 // All-to-all with parts of any length, over Gloo. Gloo sends a message once its receiver
-// has announced that it waits, and what its own all-to-all announces queues behind what it
-// sends: of two ranks that do not start at once, the earlier one can't send before it has
-// the whole of the later one's message. Here every rank announces first. The messages of
-// one group keep their order.
+// has announced that it waits. In Gloo's own all-to-all that announcement queues behind
+// what the rank sends. So, of two ranks that do not start at once, the earlier one can't
+// send before it has the whole of the later one's message. Here every rank announces first.
+// The messages of one group keep their order.
 //
-// It has no future: whoever has nothing else to do waits. One thread, but for abort().
+// There is no future to chain on; the station's thread blocks in complete(). Used by one
+// thread at a time, except for abort().
 class Transfers {
  public:
-  // They may take until `limit` from now. REQUIRES: of the group's ranks, all do the same
-  // next; `to` and `from` are as exchange_parts has them, and every length is as the other
-  // end has it.
+  // They may take until `limit` from now. REQUIRES: all ranks of the group make the same
+  // call next; `to` and `from` are as in exchange_parts, and two ranks have the same length
+  // for a part between them.
   static std::shared_ptr<Transfers> start(c10d::ProcessGroup& group,
                                           const at::Tensor& input,
                                           const std::vector<int64_t>& to,
@@ -34,17 +36,19 @@ class Transfers {
                                           const std::vector<int64_t>& from,
                                           std::chrono::milliseconds limit);
 
-  // Blocks until all messages have come and gone, or one of them failed: wait() throws it.
-  void complete() noexcept;
+  // Blocks until all messages have come and gone, or one of them has failed; wait() throws
+  // that error. False: it was aborted.
+  bool complete() noexcept;
   Clock::time_point completed_at() const { return completed_at_; }
   void wait();
-  // Ends complete(), now or later, from any thread; wait() throws then.
+  // Ends complete(), now or later; wait() throws then. May be called by any thread.
   void abort();
 
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> messages_;
   Clock::time_point deadline_;
   bool over_ = false;
+  std::atomic<bool> aborted_ = false;
   Clock::time_point completed_at_;
   std::exception_ptr error_;
 };

@@ -7,7 +7,7 @@
 
 #include "engine/average.h"
 #include "engine/engine.h"
-#include "engine/within.h"
+#include "engine/group_scope.h"
 #include "hooks/dense.h"
 
 namespace brigade {
@@ -37,8 +37,8 @@ class Local : public PostLocalSGDHook {
     const bool local = is_local(bucket);
     if (local && !options_.post_local_gradient_allreduce) co_return bucket.buffer();
     const ProcessGroup among = local ? subgroup(comm) : options_.group;
-    std::optional<engine::Within> within;
-    if (among) within.emplace(comm, among);
+    std::optional<engine::GroupScope> scope;
+    if (among) scope.emplace(comm, among);
     co_return co_await engine::reduce_by(*inner_, bucket, comm);
   }
 

@@ -1,10 +1,11 @@
-#include "engine/run.h"
+#include "engine/bucket_run.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 
 #include "engine/engine.h"
 #include "engine/lane.h"
+#include "engine/transfers.h"
 
 namespace brigade::engine {
 
@@ -37,23 +38,38 @@ void check_result(const at::Tensor& result, const at::Tensor& buffer) {
 
 }  // namespace
 
-Run::Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
-         std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket, int64_t step)
+BucketRun::BucketRun(std::shared_ptr<Engine> engine, std::shared_ptr<Pipeline> pipeline,
+                     std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket,
+                     int64_t step)
     : engine(std::move(engine)),
-      line(std::move(line)),
+      pipeline(std::move(pipeline)),
       hook(std::move(hook)),
       bucket(std::move(bucket)),
       ticket(ticket),
       step(step),
       bytes(payload_bytes(this->bucket.buffer())),
       future(make_future(this->bucket.buffer())),
-      lane_(new Comm::Lane{*this, Key{ticket}}),
+      lane_(new Comm::Lane{*this, Order{ticket}}),
       comm_(std::unique_ptr<Comm::Lane>(lane_)),
       root_(drive()) {}
 
-Run::~Run() { root_.coroutine.destroy(); }
+BucketRun::~BucketRun() { root_.coroutine.destroy(); }
 
-void Run::resume(std::coroutine_handle<> coroutine, size_t station, const Key& key) {
+void BucketRun::resume_at(size_t station, const Order& order,
+                          std::coroutine_handle<> coroutine,
+                          std::shared_ptr<Transfers> awaited) {
+  Visit visit;
+  visit.run = [run = shared_from_this(), coroutine, station, awaited](const Order& order) {
+    if (awaited && !awaited->complete()) return;
+    run->resume(coroutine, station, order);
+  };
+  if (awaited) visit.interrupt = [awaited] { awaited->abort(); };
+  const auto kept = pipeline;  // the bucket may end meanwhile
+  kept->arrive(station, order, std::move(visit));
+}
+
+void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
+                       const Order& order) {
   if (done_) return;
   const auto begin = Clock::now();
   {
@@ -66,26 +82,26 @@ void Run::resume(std::coroutine_handle<> coroutine, size_t station, const Key& k
     if (stream) guard.emplace(*stream);
     coroutine.resume();
   }
-  note(TraceEvent::Kind::compute, station, key, begin);
+  note(TraceEvent::Kind::compute, station, order, begin);
   std::lock_guard lock(counting);
   cost.encode_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void Run::note(TraceEvent::Kind kind, size_t station, const Key& key,
-               Clock::time_point begin, int64_t bytes, Clock::time_point end) {
+void BucketRun::note(TraceEvent::Kind kind, size_t station, const Order& order,
+                     Clock::time_point begin, int64_t bytes, Clock::time_point end) {
   if (!engine->trace().recording()) return;
   engine->trace().add({.kind = kind,
                        .station = static_cast<int>(station),
                        .step = step,
                        .bucket = bucket.index(),
-                       .lane = key.size() > 1 ? static_cast<int>(key.back()) : -1,
+                       .lane = order.size() > 1 ? static_cast<int>(order.back()) : -1,
                        .bytes = bytes,
                        .ready = started,
                        .begin = begin,
                        .end = end});
 }
 
-Root Run::drive() {
+Root BucketRun::drive() {
   // Bucket's copies share their buffer; set_buffer by the hook must not change what the
   // result is compared with.
   const at::Tensor buffer = bucket.buffer();
@@ -100,19 +116,32 @@ Root Run::drive() {
   if (error) engine->ended(*this, error);
 }
 
-void Run::succeed(const at::Tensor& result) {
+void BucketRun::succeed(const at::Tensor& result) {
   if (done_.exchange(true)) return;
-  line->pass(lane_->key, lane_->station + 1);
+  pipeline->pass(lane_->order, lane_->station + 1);
   engine->ended(*this, nullptr);
   future->markCompleted(c10::IValue(result));
 }
 
-void Run::fail(std::exception_ptr error) {
+void BucketRun::fail(std::exception_ptr error) {
   if (done_.exchange(true)) return;
   future->setError(std::move(error));
 }
 
-std::string Run::describe() const {
+HookTraffic BucketRun::total_cost(Clock::time_point end) {
+  std::lock_guard lock(counting);
+  HookTraffic total = cost;
+  total.bytes_before = bytes;
+  const double last_stretch = std::chrono::duration<double>(end - stretch_began).count();
+  if (engine->runs_inline()) {  // one stretch in all
+    total.encode_seconds = last_stretch - total.wait_seconds;
+  } else {
+    total.decode_seconds = last_stretch;
+  }
+  return total;
+}
+
+std::string BucketRun::describe() const {
   return "hook '" + hook->name() + "', bucket " + std::to_string(bucket.index()) +
          ", step " + std::to_string(step);
 }

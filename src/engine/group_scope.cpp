@@ -1,4 +1,4 @@
-#include "engine/within.h"
+#include "engine/group_scope.h"
 
 #include <utility>
 
@@ -6,10 +6,10 @@
 
 namespace brigade::engine {
 
-Within::Within(Comm& comm, ProcessGroup group)
+GroupScope::GroupScope(Comm& comm, ProcessGroup group)
     : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).over, std::move(group))) {}
 
-Within::~Within() { Comm::Lane::of(comm_).over = std::move(before_); }
+GroupScope::~GroupScope() { Comm::Lane::of(comm_).over = std::move(before_); }
 
 const Engine& engine_of(Comm& comm) { return *Comm::Lane::of(comm).run.engine; }
 

@@ -1,30 +1,28 @@
-#include "engine/line.h"
+#include "engine/pipeline.h"
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <string>
-
-#include "engine/run.h"
-#include "engine/transfers.h"
 
 namespace brigade::engine {
 
-Line::~Line() {
+Pipeline::~Pipeline() {
   for (Station& station : stations_) {
     if (station.thread.joinable()) station.thread.detach();
   }
 }
 
-void Line::open(const Key& key) {
+void Pipeline::open(const Order& order) {
   std::lock_guard lock(mutex_);
-  for (Station& station : stations_) station.expected.insert(station.expected.end(), key);
+  for (Station& station : stations_) station.expected.insert(station.expected.end(), order);
 }
 
-void Line::arrive(size_t index, const Key& key, Resume resume) {
+void Pipeline::arrive(size_t index, const Order& order, Visit visit) {
   std::lock_guard lock(mutex_);
   if (stop_) return;
   Station& station = stations_[index];
-  station.waiting.emplace(key, std::move(resume));
+  station.waiting.emplace(order, std::move(visit));
   if (!station.serving) {
     station.serving = true;
     station.thread =
@@ -34,29 +32,34 @@ void Line::arrive(size_t index, const Key& key, Resume resume) {
   }
 }
 
-void Line::pass(const Key& key, size_t first, size_t last) {
+void Pipeline::expect_again(size_t index, const Order& order) {
+  std::lock_guard lock(mutex_);
+  stations_[index].expected.insert(order);
+}
+
+void Pipeline::pass(const Order& order, size_t first, size_t last) {
   std::lock_guard lock(mutex_);
   for (size_t index = first; index < last; ++index) {
     Station& station = stations_[index];
-    station.expected.erase(key);
+    station.expected.erase(order);
     if (next_is_here(station)) station.arrived.notify_one();
   }
 }
 
-void Line::split(const Key& key, size_t first, uint32_t lanes) {
+void Pipeline::split(const Order& order, size_t first, uint32_t lanes) {
   std::lock_guard lock(mutex_);
   for (size_t index = first; index < kStations; ++index) {
-    std::set<Key>& expected = stations_[index].expected;
-    expected.erase(key);
+    std::set<Order>& expected = stations_[index].expected;
+    expected.erase(order);
     for (uint32_t lane = 0; lane <= lanes; ++lane) {
-      Key part = key;
+      Order part = order;
       part.push_back(lane);
       expected.insert(std::move(part));
     }
   }
 }
 
-void Line::serve(size_t index) {
+void Pipeline::serve(size_t index) {
   pthread_setname_np(pthread_self(), ("brigade-" + std::to_string(index)).c_str());
   Station& station = stations_[index];
   std::unique_lock lock(mutex_);
@@ -65,14 +68,12 @@ void Line::serve(size_t index) {
     if (stop_) break;
     auto next =
         station.waiting.extract(station.expected.extract(station.expected.begin()).value());
-    if (!await_transfers(station, next.mapped(), lock)) {
-      lock.unlock();
-      next = {};
-      lock.lock();
-      break;
-    }
+    if (next.mapped().interrupt) station.interrupt = &next.mapped().interrupt;
     lock.unlock();
-    next.mapped().run->resume(next.mapped().coroutine, index, next.key());
+    next.mapped().run(next.key());
+    lock.lock();
+    station.interrupt = nullptr;
+    lock.unlock();
     next = {};  // may end the bucket: not under the lock
     lock.lock();
   }
@@ -80,26 +81,14 @@ void Line::serve(size_t index) {
   thread_ended_.notify_all();
 }
 
-// False: the line was stopped meanwhile.
-bool Line::await_transfers(Station& station, const Resume& resume,
-                           std::unique_lock<std::mutex>& lock) {
-  if (!resume.awaited) return true;
-  station.awaited = resume.awaited;
-  lock.unlock();
-  resume.awaited->complete();
-  lock.lock();
-  station.awaited = nullptr;
-  return !stop_;
-}
-
-void Line::stop(std::chrono::milliseconds grace) {
-  std::map<Key, Resume> dropped[kStations];  // ends them outside of the lock
+void Pipeline::stop(std::chrono::milliseconds grace) {
+  std::map<Order, Visit> dropped[kStations];  // ends them outside of the lock
   std::unique_lock lock(mutex_);
   stop_ = true;
   for (size_t index = 0; index < kStations; ++index) {
     dropped[index].swap(stations_[index].waiting);
     stations_[index].arrived.notify_all();
-    if (stations_[index].awaited) stations_[index].awaited->abort();
+    if (stations_[index].interrupt) (*stations_[index].interrupt)();
   }
   const auto all_ended = [&] {
     return std::none_of(std::begin(stations_), std::end(stations_),

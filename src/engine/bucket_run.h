@@ -12,11 +12,12 @@
 
 #include "brigade/hook.h"
 #include "brigade/trace.h"
-#include "engine/line.h"
+#include "engine/pipeline.h"
 
 namespace brigade::engine {
 
 class Engine;
+class Transfers;
 // Of a sparse tensor: its values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
 using Clock = std::chrono::steady_clock;
@@ -38,28 +39,33 @@ struct Root {
 
 // Held by the engine while it is outstanding, and by whoever is going to resume it; its
 // coroutines end with it.
-class Run : public std::enable_shared_from_this<Run> {
+class BucketRun : public std::enable_shared_from_this<BucketRun> {
  public:
-  Run(std::shared_ptr<Engine> engine, std::shared_ptr<Line> line,
-      std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket, int64_t step);
-  ~Run();
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
+  BucketRun(std::shared_ptr<Engine> engine, std::shared_ptr<Pipeline> pipeline,
+            std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket, int64_t step);
+  ~BucketRun();
+  BucketRun(const BucketRun&) = delete;
+  BucketRun& operator=(const BucketRun&) = delete;
 
   std::coroutine_handle<> first_stretch() const { return root_.coroutine; }
-  // Runs the next stretch, unless the bucket was given up meanwhile.
-  void resume(std::coroutine_handle<> coroutine, size_t station, const Key& key);
+  // The coroutine goes on at `station`, when the lane's turn has come there and what it
+  // awaits, if anything, is complete. Another thread may resume it before this returns.
+  void resume_at(size_t station, const Order& order, std::coroutine_handle<> coroutine,
+                 std::shared_ptr<Transfers> awaited = nullptr);
+  // Runs the next stretch here and now, unless the bucket has failed meanwhile.
+  void resume(std::coroutine_handle<> coroutine, size_t station, const Order& order);
   // Completes the future with an error, unless it is complete.
   void fail(std::exception_ptr error);
 
-  // Notes an event of the lane `key`, where the engine wants it.
-  void note(TraceEvent::Kind kind, size_t station, const Key& key, Clock::time_point begin,
-            int64_t bytes = 0, Clock::time_point end = Clock::now());
+  // Notes an event of the lane `order`, where the engine wants it.
+  void note(TraceEvent::Kind kind, size_t station, const Order& order,
+            Clock::time_point begin, int64_t bytes = 0,
+            Clock::time_point end = Clock::now());
 
   std::string describe() const;  // "hook 'fp16', bucket 3, step 17"
 
   const std::shared_ptr<Engine> engine;
-  const std::shared_ptr<Line> line;
+  const std::shared_ptr<Pipeline> pipeline;
   const std::shared_ptr<Hook> hook;
   Bucket bucket;
   const uint32_t ticket;
@@ -69,6 +75,9 @@ class Run : public std::enable_shared_from_this<Run> {
   const c10::intrusive_ptr<c10::ivalue::Future> future;
   // Set for CUDA buckets: the stream that the hook computes on.
   std::optional<c10::Stream> stream;
+
+  // What it cost, for a bucket that ended at `end`.
+  HookTraffic total_cost(Clock::time_point end);
 
   // What it cost so far. Lanes count at the same time.
   std::mutex counting;

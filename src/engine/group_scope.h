@@ -10,16 +10,16 @@ class Engine;
 // For its life rank(), size() and the collectives of `comm` are those of `group`, which
 // this rank must be in; so any hook can run among fewer ranks:
 //
-//   Within host(comm, ranks_of_this_host);
+//   GroupScope host(comm, ranks_of_this_host);
 //   co_return co_await inner->reduce(bucket, comm);
 //
 // Different groups of ranks may be at it side by side.
-class Within {
+class GroupScope {
  public:
-  Within(Comm& comm, ProcessGroup group);
-  ~Within();
-  Within(const Within&) = delete;
-  Within& operator=(const Within&) = delete;
+  GroupScope(Comm& comm, ProcessGroup group);
+  ~GroupScope();
+  GroupScope(const GroupScope&) = delete;
+  GroupScope& operator=(const GroupScope&) = delete;
 
  private:
   Comm& comm_;

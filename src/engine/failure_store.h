@@ -1,0 +1,41 @@
+// Where the ranks of an engine tell each other why they failed.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "brigade/process_group.h"
+
+namespace brigade::engine {
+
+// Thread-safe. Has its own connection to the group's store, opened when it is first needed:
+// a client serves one call at a time, and the group's may be blocked in a wait.
+class FailureStore {
+ public:
+  // `name` is equal on all ranks and different for each engine of the group.
+  FailureStore(ProcessGroup group, std::string name)
+      : group_(std::move(group)), name_(std::move(name)) {}
+
+  // The cause that the first rank to fail has left there, which is `mine` on that rank:
+  // everyone shows that one, not the echo it caused. Without a store: `mine`.
+  std::string first_cause(const std::string& mine);
+  // What first_cause() has left there, if anything.
+  std::optional<std::string> find();
+  // A name that no engine of another group has. The first rank to ask draws it for all.
+  const std::string& identity();
+
+ private:
+  c10d::Store& store();
+  std::string key() const { return name_ + "/failure"; }
+
+  const ProcessGroup group_;
+  const std::string name_;
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::once_flag identity_made_;
+  std::string identity_;
+};
+
+}  // namespace brigade::engine

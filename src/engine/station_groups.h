@@ -1,0 +1,41 @@
+// The stations' own connections.
+#pragma once
+#include <map>
+#include <utility>
+
+#include "brigade/process_group.h"
+#include "engine/pipeline.h"
+
+namespace brigade::engine {
+
+// Each station has its own duplicate of a group, so that each sees its collectives in one
+// order. Thread-safe in so far as each station's groups are asked for by one thread at a
+// time.
+class StationGroups {
+ public:
+  StationGroups() = default;
+  // The last to let go of the groups may be the callback of a collective, on a thread of
+  // one of them, which can't join itself: another thread ends them.
+  ~StationGroups();
+  StationGroups(const StationGroups&) = delete;
+  StationGroups& operator=(const StationGroups&) = delete;
+
+  // The duplicate of `group` for this station; channel 0 and 1 are separate connections.
+  // Collective when it is asked for the first time. `name` is equal on all ranks and names
+  // whose station it is.
+  c10d::ProcessGroup& get(size_t station, const ProcessGroup& group, int channel,
+                          const std::string& name);
+  // Ends them here. REQUIRES: not called by a thread of one of the groups.
+  void clear();
+
+ private:
+  // Keyed by the original group and the channel. The original is kept alive so that its
+  // address stays unique.
+  struct Duplicate {
+    ProcessGroup of, own;
+  };
+  using Station = std::map<std::pair<const c10d::ProcessGroup*, int>, Duplicate>;
+  Station stations_[kStations];
+};
+
+}  // namespace brigade::engine

@@ -1,0 +1,53 @@
+#include "engine/traffic_meter.h"
+
+#include <algorithm>
+
+namespace brigade::engine {
+namespace {
+
+void add(HookTraffic& sum, const HookTraffic& part) {
+  sum.steps += part.steps;
+  sum.bytes_before += part.bytes_before;
+  sum.bytes_sent += part.bytes_sent;
+  sum.collectives += part.collectives;
+  sum.encode_seconds += part.encode_seconds;
+  sum.wait_seconds += part.wait_seconds;
+  sum.decode_seconds += part.decode_seconds;
+  sum.reduce_seconds += part.reduce_seconds;
+  sum.hidden_seconds += part.hidden_seconds;
+}
+
+}  // namespace
+
+void TrafficMeter::begin_step() {
+  add(before_this_step_, this_step());
+  step_cost_ = {};
+  step_cost_.steps = 1;
+  reductions_.clear();
+}
+
+void TrafficMeter::ended(const HookTraffic& cost, Clock::time_point begin,
+                         Clock::time_point end) {
+  add(step_cost_, cost);
+  reductions_.emplace_back(begin, end);
+}
+
+HookTraffic TrafficMeter::this_step() const {
+  HookTraffic traffic = step_cost_;
+  for (const auto& [begin, end] : reductions_) {
+    const auto seconds = [begin = begin](Clock::time_point until) {
+      return std::max(0.0, std::chrono::duration<double>(until - begin).count());
+    };
+    traffic.reduce_seconds += seconds(end);
+    traffic.hidden_seconds += seconds(std::min(end, last_start_));
+  }
+  return traffic;
+}
+
+HookStats TrafficMeter::stats() const {
+  HookStats stats{this_step(), before_this_step_};
+  add(stats.total, stats.last_step);
+  return stats;
+}
+
+}  // namespace brigade::engine

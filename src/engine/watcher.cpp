@@ -1,0 +1,62 @@
+#include "engine/watcher.h"
+
+namespace brigade::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often the watcher looks.
+constexpr milliseconds kLook{250};
+// How long a bucket may take before the watcher asks whether another rank has failed.
+constexpr milliseconds kPatience{500};
+// How much longer than the group's time limit a bucket may take: gloo's own error, at that
+// limit, says more.
+constexpr milliseconds kSlack{1000};
+
+}  // namespace
+
+Watcher::Watcher(ProcessGroup group, FailureStore& failures, Oldest oldest,
+                 FailAll fail_all)
+    : group_(std::move(group)),
+      failures_(failures),
+      oldest_(std::move(oldest)),
+      fail_all_(std::move(fail_all)) {}
+
+void Watcher::start() {
+  std::lock_guard lock(mutex_);
+  if (!stop_ && !thread_.joinable()) thread_ = std::thread([this] { watch(); });
+}
+
+void Watcher::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watcher::watch() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kLook, [&] { return stop_; })) {
+    lock.unlock();
+    check_peers();
+    lock.lock();
+  }
+}
+
+void Watcher::check_peers() {
+  const std::optional<Watched> oldest = oldest_();
+  if (!oldest) return;
+  const auto age = Clock::now() - oldest->started;
+  if (age > group_.timeout() + kSlack) {
+    fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
+                                    oldest->description +
+                                    ": not complete within the time limit of " +
+                                    std::to_string(group_.timeout().count()) + " ms"));
+  } else if (age > kPatience) {
+    if (const auto cause = failures_.find()) fail_all_(*cause);
+  }
+}
+
+}  // namespace brigade::engine
