@@ -104,7 +104,7 @@ class Attachment:
     """What is set on one DDP model."""
 
     def __init__(self) -> None:
-        self.desk = _native.Desk()
+        self.slot = _native.HookSlot()
         self.hook: _native.Hook | CommHook | None = None
         self.group: weakref.ref[dist.ProcessGroup] | None = None
         #: The group is the model's own, which may become another.
@@ -114,8 +114,8 @@ class Attachment:
 
     @property
     def reduction(self) -> _native.Reduction | None:
-        """What is on duty; the Reducer may have moved it to another group."""
-        return self.desk.reduction
+        """The current one; the Reducer may have moved it to another group."""
+        return self.slot.reduction
 
 
 _attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
@@ -165,24 +165,24 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
         if found.without_gradients:
             raise _native.ConfigError(f"'{title}' is a Python hook, and this model had an optimizer in the backward pass: its "
                                       "Reducer gives no gradients to Python any more. Wrap the module anew")
-        found.desk.put_python(state, function)
+        found.slot.put_python(state, function)
         found.group, found.hook = None, function
     else:
         if found.without_gradients and not writes_gradients:
             hook = _native.writing_gradients(hook)
         _install_native(model, found, hook, group)
     if model not in _attachments:
-        found.desk.attach(model.reducer)
+        found.slot.attach(model.reducer)
         _attachments[model] = found
     if model.logger is not None:
         model.logger._set_comm_hook_name(title)
-    found.desk.drop_gradients_of([])
+    found.slot.drop_gradients_of([])
     return found
 
 
 def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters: list[torch.Tensor]) -> None:
     """The hook steps these parameters: their gradients go, and without bucket views the Reducer writes none at all."""
-    found.desk.drop_gradients_of(parameters)
+    found.slot.drop_gradients_of(parameters)
     if not model.gradient_as_bucket_view:
         model.reducer._set_optimizer_in_backward()  # type: ignore[attr-defined]
         found.without_gradients = True
@@ -205,5 +205,5 @@ def _install_native(model: DistributedDataParallel, found: Attachment, hook: _na
         reduction.set_may_be_unused(bool(model.find_unused_parameters or model.static_graph))
         found.group = weakref.ref(group)
     found.follows = given is None
-    found.desk.put_reduction(reduction, group if given is None else None)
+    found.slot.put_reduction(reduction, group if given is None else None)
     found.hook = hook

@@ -84,7 +84,7 @@ class LocalSGD:
             group_or_default(model.process_group), device, subgroup, warmup_steps, period or 0,
             list((levels or {}).items()), post_local_gradient_allreduce, inner)
         self._attachment = install(model, self._native.hook, None, None, None, f"post_local_sgd+{title}")
-        self._on_duty = self._attachment.hook
+        self._installed = self._attachment.hook
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for parameter in self.model.module.parameters()
@@ -92,7 +92,7 @@ class LocalSGD:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective, after each backward pass that synchronises: steps the optimizer, then averages the parameters if it is time."""
-        if self._attachment.hook is not self._on_duty or attachment_of(self.model) is not self._attachment:
+        if self._attachment.hook is not self._installed or attachment_of(self.model) is not self._attachment:
             raise _native.Error("LocalSGD.step: the model has another hook now; give LocalSGD the hook, which it goes on using")
         loss = _step(self.optimizer, self._parameters(), closure)
         self._native.after_step(self._parameters())

@@ -32,7 +32,7 @@ struct Stepped {
   void step() {}
 };
 
-class PythonDiLoCo : public Closing {
+class PythonDiLoCo : public Closeable {
  public:
   PythonDiLoCo(const NamedParameters& parameters, ProcessGroup group, DiLoCoOptions options)
       : diloco_(std::make_unique<optim::DiLoCo>(parameters, stepped_, std::move(group),

@@ -158,27 +158,29 @@ void bind_reduction(py::module_& m) {
           NoGil())
       .def("stats", &Reduction::stats)
       .def("close", &Reduction::close, NoGil());
-  m.def("close_all", &Closing::close_all, NoGil());
+  m.def("close_all", &Closeable::close_all, NoGil());
 
-  py::class_<Desk, std::shared_ptr<Desk>>(m, "Desk")
+  py::class_<HookSlot, std::shared_ptr<HookSlot>>(m, "HookSlot")
       .def(py::init<>())
       .def(
           "put_reduction",
-          [](Desk& desk, std::shared_ptr<Reduction> reduction, c10d::ProcessGroup* follow) {
-            desk.put(std::move(reduction), follow);
-          },
+          [](HookSlot& slot, std::shared_ptr<Reduction> reduction,
+             c10d::ProcessGroup* follow) { slot.put(std::move(reduction), follow); },
           NoGil())
-      .def_property_readonly("reduction", &Desk::reduction)
+      .def_property_readonly("reduction", &HookSlot::reduction)
       .def("put_python",
-           [](Desk& desk, py::object state, py::object hook) {
+           [](HookSlot& slot, py::object state, py::object hook) {
              std::shared_ptr<c10d::CommHookInterface> other =
                  std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook));
              py::gil_scoped_release unlocked;
-             desk.put(std::move(other));
+             slot.put(std::move(other));
            })
-      .def("drop_gradients_of", &Desk::drop_gradients_of)
-      .def("attach", [](std::shared_ptr<Desk> desk, c10d::Reducer& reducer) {
-        attach(reducer, std::move(desk));
+      .def("drop_gradients_of",
+           [](HookSlot& slot, std::vector<at::Tensor> parameters) {
+             slot.gradient_drop->set_parameters(std::move(parameters));
+           })
+      .def("attach", [](std::shared_ptr<HookSlot> slot, c10d::Reducer& reducer) {
+        attach(reducer, std::move(slot));
       });
 }
 

@@ -1,7 +1,5 @@
 #include "reduction.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -15,29 +13,12 @@ using Group = c10d::ProcessGroup;
 
 struct Open {
   std::mutex mutex;
-  std::set<Closing*> all;
+  std::set<Closeable*> all;
 };
 Open& open() {
   static auto* const found = new Open;  // outlives whatever is destroyed at exit
   return *found;
 }
-
-class DeskHook : public c10d::CommHookInterface {
- public:
-  // The Reducer owns its hook, so outlives it.
-  DeskHook(std::shared_ptr<Desk> desk, c10d::Reducer& reducer)
-      : desk_(std::move(desk)), reducer_(reducer) {}
-  FuturePtr runHook(c10d::GradBucket& bucket) override {
-    return desk_->run(bucket, torch_port::group_of(reducer_));
-  }
-  at::Tensor parseHookResult(const c10::IValue& result) override {
-    return desk_->result_of(result);
-  }
-
- private:
-  std::shared_ptr<Desk> desk_;
-  c10d::Reducer& reducer_;
-};
 
 c10::intrusive_ptr<c10d::Backend> backend_for(Group& group, c10::DeviceType device) {
   try {
@@ -66,19 +47,19 @@ ProcessGroup adopt(Group& group, c10::DeviceType device) {
   return adopted.size() == 1 ? adopted.duplicate() : adopted;
 }
 
-Closing::Closing() {
+Closeable::Closeable() {
   std::lock_guard lock(open().mutex);
   open().all.insert(this);
 }
 
-void Closing::not_open() {
+void Closeable::not_open() {
   std::lock_guard lock(open().mutex);
   open().all.erase(this);
 }
 
-void Closing::close_all() {
+void Closeable::close_all() {
   std::lock_guard lock(open().mutex);
-  for (Closing* each : open().all) each->close();
+  for (Closeable* each : open().all) each->close();
 }
 
 Reduction::Reduction(ProcessGroup group, std::shared_ptr<Hook> hook) {
@@ -96,7 +77,6 @@ std::shared_ptr<Reduction> Reduction::over(ProcessGroup group) const {
   auto other = std::make_shared<Reduction>(std::move(group), hook());
   std::lock_guard lock(mutex_);
   other->names_ = names_;
-  other->unnamed_ = unnamed_;
   other->pass_ = pass_;
   return other;
 }
@@ -119,19 +99,13 @@ std::shared_ptr<engine::Engine> Reduction::engine() const {
 void Reduction::set_names(const std::vector<std::pair<at::Tensor, std::string>>& names) {
   std::lock_guard lock(mutex_);
   for (const auto& [parameter, name] : names) {
-    names_[parameter.unsafeGetTensorImpl()] = name;
+    names_.set(parameter, name);
   }
 }
 
 std::vector<std::string> Reduction::names_of(const c10d::GradBucket& bucket) {
   std::lock_guard lock(mutex_);
-  std::vector<std::string> names;
-  for (const at::Tensor& parameter : bucket.getParameters()) {
-    auto [found, fresh] = names_.try_emplace(parameter.unsafeGetTensorImpl());
-    if (fresh) found->second = "parameter" + std::to_string(unnamed_++);
-    names.push_back(found->second);
-  }
-  return names;
+  return names_.of(bucket);
 }
 
 void Reduction::set_pass(const HookPass& pass) {
@@ -154,7 +128,7 @@ FuturePtr Reduction::run(const c10d::GradBucket& bucket) {
 
 HookStats Reduction::stats() const { return engine()->stats(); }
 
-void Desk::put(std::shared_ptr<Reduction> reduction, Group* group) {
+void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
   std::lock_guard lock(mutex_);
   followed_.reset();
@@ -164,7 +138,7 @@ void Desk::put(std::shared_ptr<Reduction> reduction, Group* group) {
   other_.swap(other);
 }
 
-void Desk::put(std::shared_ptr<c10d::CommHookInterface> other) {
+void HookSlot::put(std::shared_ptr<c10d::CommHookInterface> other) {
   std::shared_ptr<Reduction> reduction;
   std::lock_guard lock(mutex_);
   followed_.reset();
@@ -172,44 +146,18 @@ void Desk::put(std::shared_ptr<c10d::CommHookInterface> other) {
   other_.swap(other);
 }
 
-std::shared_ptr<Reduction> Desk::reduction() const {
+std::shared_ptr<Reduction> HookSlot::reduction() const {
   std::lock_guard lock(mutex_);
   return reduction_;
 }
 
-std::shared_ptr<c10d::CommHookInterface> Desk::other() const {
+std::shared_ptr<c10d::CommHookInterface> HookSlot::other() const {
   std::lock_guard lock(mutex_);
   return other_;
 }
 
-void Desk::drop_gradients_of(std::vector<at::Tensor> parameters) {
-  std::lock_guard lock(mutex_);
-  dropped_ = std::move(parameters);
-}
-
-void Desk::drop_at_end_of_backward() {
-  // join() reduces without a pass.
-  if (torch::autograd::get_current_graph_task_id() == -1) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (dropped_.empty() || std::exchange(drop_queued_, true)) return;
-  }
-  torch_port::when_reducer_is_done([weak = weak_from_this()] {
-    auto desk = weak.lock();
-    if (!desk) return;
-    std::vector<at::Tensor> dropped;
-    {
-      std::lock_guard lock(desk->mutex_);
-      desk->drop_queued_ = false;
-      dropped = desk->dropped_;
-    }
-    // A gradient may have a Python object, which ends with the GIL: not under the mutex.
-    for (at::Tensor& parameter : dropped) parameter.mutable_grad().reset();
-  });
-}
-
 // All ranks of the new group come here, at the first bucket of their first pass in it.
-void Desk::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device) {
+void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device) {
   {
     std::lock_guard lock(mutex_);
     if (!followed_ || followed_->lock() == group) return;
@@ -220,20 +168,28 @@ void Desk::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device
   before->close();
 }
 
-FuturePtr Desk::run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group) {
-  drop_at_end_of_backward();
+FuturePtr HookSlot::run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group) {
   if (bucket.getIndex() == 0) follow(group, bucket.getBufferRef().device().type());
-  if (auto on_duty = reduction()) return on_duty->run(bucket);
+  if (auto current = reduction()) return current->run(bucket);
   return other()->runHook(bucket);
 }
 
-at::Tensor Desk::result_of(const c10::IValue& value) {
-  if (auto on_duty = other()) return on_duty->parseHookResult(value);
+at::Tensor HookSlot::result_of(const c10::IValue& value) {
+  if (auto current = other()) return current->parseHookResult(value);
   return value.toTensor();
 }
 
-void attach(c10d::Reducer& reducer, std::shared_ptr<Desk> desk) {
-  reducer.register_comm_hook(std::make_unique<DeskHook>(std::move(desk), reducer));
+void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
+  engine::BridgeCalls calls;
+  calls.before = [slot](const c10d::GradBucket&) {
+    slot->gradient_drop->at_end_of_backward();
+  };
+  // The Reducer owns its hook, so outlives it.
+  calls.run = [slot, &reducer](c10d::GradBucket& bucket) {
+    return slot->run(bucket, torch_port::group_of(reducer));
+  };
+  calls.result = [slot](const c10::IValue& value) { return slot->result_of(value); };
+  reducer.register_comm_hook(engine::make_bridge(std::move(calls)));
 }
 
 }  // namespace brigade::python

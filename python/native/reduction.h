@@ -7,11 +7,12 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "engine/bridge.h"
 #include "engine/engine.h"
+#include "engine/gradient_drop.h"
 
 namespace c10d {
 class Reducer;
@@ -26,24 +27,24 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
 
 // Has threads, which must end before the interpreter does.
-class Closing {
+class Closeable {
  public:
-  Closing(const Closing&) = delete;
-  Closing& operator=(const Closing&) = delete;
+  Closeable(const Closeable&) = delete;
+  Closeable& operator=(const Closeable&) = delete;
   // Ends its threads; what is under way fails. A second call does nothing.
   virtual void close() = 0;
   // All that there are.
   static void close_all();
 
  protected:
-  Closing();
+  Closeable();
   // REQUIRES: not_open() was called, by the destructor of what can be closed.
-  virtual ~Closing() = default;
+  virtual ~Closeable() = default;
   void not_open();
 };
 
 // Thread-safe. No function here wants the GIL, or may be called with it.
-class Reduction : public Closing {
+class Reduction : public Closeable {
  public:
   // Collective over `group`.
   Reduction(ProcessGroup group, std::shared_ptr<Hook> hook);
@@ -68,13 +69,13 @@ class Reduction : public Closing {
 
   mutable std::mutex mutex_;
   std::shared_ptr<engine::Engine> engine_;  // empty once closed
-  std::unordered_map<const c10::TensorImpl*, std::string> names_;
-  size_t unnamed_ = 0;
+  engine::ParameterNames names_;
   HookPass pass_;
 };
 
-// What a Reducer gets, once and for ever: it asks who is on duty.
-class Desk : public std::enable_shared_from_this<Desk> {
+// The place behind the bridge that a Reducer gets, once and for ever: it holds the current
+// hook.
+class HookSlot {
  public:
   using Group = c10d::ProcessGroup;
   // Either a Reduction or any other comm hook. `group`: the Reducer's, for a Reduction that
@@ -83,8 +84,9 @@ class Desk : public std::enable_shared_from_this<Desk> {
   void put(std::shared_ptr<Reduction> reduction, Group* group);
   void put(std::shared_ptr<c10d::CommHookInterface> other);
   std::shared_ptr<Reduction> reduction() const;
-  // At the end of each backward pass that reduces. Replaces what was given before.
-  void drop_gradients_of(std::vector<at::Tensor> parameters);
+  // What the end of each backward pass that reduces drops.
+  const std::shared_ptr<engine::GradientDrop> gradient_drop =
+      std::make_shared<engine::GradientDrop>();
 
   // `group`: the Reducer's.
   FuturePtr run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group);
@@ -92,7 +94,6 @@ class Desk : public std::enable_shared_from_this<Desk> {
 
  private:
   std::shared_ptr<c10d::CommHookInterface> other() const;
-  void drop_at_end_of_backward();
   void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
 
   mutable std::mutex mutex_;
@@ -100,11 +101,9 @@ class Desk : public std::enable_shared_from_this<Desk> {
   // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
   std::optional<c10::weak_intrusive_ptr<Group>> followed_;
   std::shared_ptr<c10d::CommHookInterface> other_;
-  std::vector<at::Tensor> dropped_;
-  bool drop_queued_ = false;
 };
 
 // Throws when the Reducer has a hook already.
-void attach(c10d::Reducer& reducer, std::shared_ptr<Desk> desk);
+void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot);
 
 }  // namespace brigade::python

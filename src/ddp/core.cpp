@@ -288,7 +288,6 @@ void DdpCore::before_forward() {
   }
   if (s.low_precision) s.low_precision->abandon();
   s.agree_on_hook();
-  s.drop_queued = false;  // a failed backward pass never came to it
   s.prepare_forward();
   if (s.has_buffers_to_sync()) {
     s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);

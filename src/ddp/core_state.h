@@ -12,6 +12,7 @@
 #include "brigade/ddp_core.h"
 #include "ddp/low_precision.h"
 #include "engine/engine.h"
+#include "engine/gradient_drop.h"
 
 namespace brigade {
 
@@ -43,8 +44,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::shared_ptr<Hook> callers_hook;
   std::shared_ptr<InBackward> in_backward;
   std::unordered_set<const c10::TensorImpl*> stepped;  // its parameters
-  // Whether the end of this backward pass will drop gradients.
-  bool drop_queued = false;
+  const std::shared_ptr<engine::GradientDrop> gradient_drop =
+      std::make_shared<engine::GradientDrop>();
   // Whether the last pass that synchronises reduces all there is, see HookPass.
   bool pass_complete = true;
   // Noted by engines that are gone, and whether the present one notes.
@@ -100,7 +101,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void register_hook();
   void agree_on_hook();
   void agree_on_engine();
-  void drop_at_end_of_backward();
+  void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay

@@ -6,31 +6,8 @@
 
 #include "ddp/core_state.h"
 #include "engine/bridge.h"
-#include "torch_port/reducer.h"
 
 namespace brigade {
-namespace {
-
-// Runs `before` on the thread of the backward pass, then what is behind it.
-class Announcing : public c10d::CommHookInterface {
- public:
-  using Before = std::function<void(const c10d::GradBucket& bucket)>;
-  Announcing(std::unique_ptr<c10d::CommHookInterface> next, Before before)
-      : next_(std::move(next)), before_(std::move(before)) {}
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    before_(bucket);
-    return next_->runHook(bucket);
-  }
-  at::Tensor parseHookResult(const c10::IValue& result) override {
-    return next_->parseHookResult(result);
-  }
-
- private:
-  std::unique_ptr<c10d::CommHookInterface> next_;
-  Before before_;
-};
-
-}  // namespace
 
 void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
@@ -49,23 +26,30 @@ void DdpCore::State::close_engine() {
 }
 
 void DdpCore::State::register_hook() {
-  auto names_of_parameters = std::make_shared<engine::Names>();
-  for (size_t index = 0; index < trained.size(); ++index) {
-    (*names_of_parameters)[trained[index].unsafeGetTensorImpl()] = names[index];
-  }
-  auto announce = [weak = weak_from_this()](const c10d::GradBucket& bucket) {
-    auto state = weak.lock();
-    if (!state) return;
-    // Before the hook, which may step these parameters. Nothing in this pass needs their
-    // copies any more: what used them has given its gradient.
-    if (state->low_precision) state->low_precision->restore(bucket.getParameters());
-    if (!state->in_backward) return;
-    state->drop_at_end_of_backward();
-    state->drop_what_is_in(bucket);
+  auto parameter_names = std::make_shared<engine::ParameterNames>();
+  for (size_t index = 0; index < trained.size(); ++index)
+    parameter_names->set(trained[index], names[index]);
+  engine::BridgeCalls calls;
+  calls.before = [weak = weak_from_this()](const c10d::GradBucket& bucket) {
+    if (auto state = weak.lock()) state->before_bucket(bucket);
   };
-  reducer->register_comm_hook(std::make_unique<Announcing>(
-      engine::make_bridge(engine, std::move(names_of_parameters)), announce));
+  // A copy of the bucket: the Reducer's lives on its stack.
+  calls.run = [engine = engine, parameter_names](const c10d::GradBucket& bucket) {
+    return engine->run(Bucket(bucket, parameter_names->of(bucket)));
+  };
+  reducer->register_comm_hook(engine::make_bridge(std::move(calls)));
   logger->set_comm_hook(hook->name());
+}
+
+// The hook may step the bucket's parameters, so this comes first.
+void DdpCore::State::before_bucket(const c10d::GradBucket& bucket) {
+  // Nothing in this pass needs the low-precision copies any more: what used them has given
+  // its gradient.
+  if (low_precision) low_precision->restore(bucket.getParameters());
+  // A pass whose gradients are not complete keeps them.
+  if (!in_backward || !pass_complete) return;
+  gradient_drop->at_end_of_backward();
+  drop_what_is_in(bucket);
 }
 
 void DdpCore::State::agree_on_hook() {
@@ -90,24 +74,11 @@ void DdpCore::State::agree_on_engine() {
   make_reducer();
 }
 
-void DdpCore::State::drop_at_end_of_backward() {
-  // If a pass does not complete the gradients, they are kept. join() reduces without a
-  // pass.
-  if (!pass_complete || torch::autograd::get_current_graph_task_id() == -1) return;
-  if (std::exchange(drop_queued, true)) return;
-  torch_port::when_reducer_is_done([weak = weak_from_this()] {
-    auto state = weak.lock();
-    if (!state) return;
-    state->drop_queued = false;
-    zero_grad(state->in_backward->parameters());
-  });
-}
-
 // A gradient that is in its bucket is not needed any more: its memory serves those that are
 // still to come. Where parameters may be unused the hook must see first which have one, and
 // drops them itself.
 void DdpCore::State::drop_what_is_in(const c10d::GradBucket& bucket) {
-  if (options.gradient_as_bucket_view || !pass_complete || may_leave_unused() ||
+  if (options.gradient_as_bucket_view || may_leave_unused() ||
       bucket.getBuffer().is_sparse()) {
     return;
   }
@@ -168,6 +139,7 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
   if (s.in_backward) {
     for (const at::Tensor& parameter : s.in_backward->parameters())
       s.stepped.insert(parameter.unsafeGetTensorImpl());
+    s.gradient_drop->set_parameters(s.in_backward->parameters());
   }
   set_hook(s.callers_hook, s.hook_group);
   if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't be told the less

@@ -7,33 +7,38 @@ namespace {
 
 class Bridge : public c10d::CommHookInterface {
  public:
-  Bridge(std::shared_ptr<Engine> engine, std::shared_ptr<const Names> names)
-      : engine_(std::move(engine)), names_(std::move(names)) {}
+  explicit Bridge(BridgeCalls calls) : calls_(std::move(calls)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    std::vector<std::string> names;
-    for (const at::Tensor& parameter : bucket.getParameters()) {
-      auto found = names_->find(parameter.unsafeGetTensorImpl());
-      names.push_back(found == names_->end() ? std::string() : found->second);
-    }
-    // A copy: the Reducer's bucket lives on its stack.
-    return engine_->run(Bucket(bucket, std::move(names)));
+    if (calls_.before) calls_.before(bucket);
+    return calls_.run(bucket);
   }
-
-  at::Tensor parseHookResult(const c10::IValue& result) override {
-    return result.toTensor();
+  at::Tensor parseHookResult(const c10::IValue& value) override {
+    return calls_.result ? calls_.result(value) : value.toTensor();
   }
 
  private:
-  std::shared_ptr<Engine> engine_;
-  std::shared_ptr<const Names> names_;
+  const BridgeCalls calls_;
 };
 
 }  // namespace
 
-std::unique_ptr<c10d::CommHookInterface> make_bridge(std::shared_ptr<Engine> engine,
-                                                     std::shared_ptr<const Names> names) {
-  return std::make_unique<Bridge>(std::move(engine), std::move(names));
+std::unique_ptr<c10d::CommHookInterface> make_bridge(BridgeCalls calls) {
+  return std::make_unique<Bridge>(std::move(calls));
+}
+
+void ParameterNames::set(const at::Tensor& parameter, std::string name) {
+  names_[parameter.unsafeGetTensorImpl()] = std::move(name);
+}
+
+std::vector<std::string> ParameterNames::of(const c10d::GradBucket& bucket) {
+  std::vector<std::string> names;
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    auto [found, fresh] = names_.try_emplace(parameter.unsafeGetTensorImpl());
+    if (fresh) found->second = "parameter" + std::to_string(unnamed_++);
+    names.push_back(found->second);
+  }
+  return names;
 }
 
 }  // namespace brigade::engine
