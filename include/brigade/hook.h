@@ -33,6 +33,8 @@ class GradBucket;
 
 namespace brigade {
 
+class ProcessGroup;
+
 // The gradients of several parameters in one flat tensor. Copies share it.
 class Bucket {
  public:
@@ -46,7 +48,7 @@ class Bucket {
   // One dimension. The hook may write into it; nobody else reads it until the hook has
   // returned.
   const at::Tensor& buffer() const;
-  // Exchanges the buffer that buffer() and gradients() show, for one of the same length, of
+  // Replaces the buffer that buffer() and gradients() show by one of the same length, of
   // another dtype perhaps.
   void set_buffer(at::Tensor buffer);
   // Views into the buffer, in the shapes of the parameters.
@@ -87,16 +89,38 @@ class Comm {
 
   int rank() const;
   int size() const;
-  const std::string& backend() const;  // "gloo", "nccl" or "solo"
+  const std::string& backend() const;  // "gloo", "nccl" or "solo"; to be shown
+  // True: collectives work on device memory, and streams wait for them, not the host; an
+  // all_reduce adds halves as fast as it moves them. That is NCCL. False: they work on host
+  // memory, and device tensors are copied there and back.
+  bool works_on_device() const;
+  // True: a hook runs from beginning to end on one thread, and lanes run one after the
+  // other. That is NCCL, and a group of one.
+  bool runs_inline() const;
+  // The ranks of this host, in the group that the hook was set for. Collective when it is
+  // called for the first time. For a GroupScope.
+  ProcessGroup host_group() const;
   // Counts the backward passes that synchronised since the hook was set, from 0.
   int64_t step() const;
 
-  Collective all_reduce(at::Tensor tensor);  // in place: the sum over the ranks
-  Collective all_gather(at::Tensor input,
-                        at::Tensor output);  // output: every rank's input, by rank
-  Collective all_to_all(at::Tensor input,
-                        at::Tensor output);           // part r of input goes to rank r
-  Collective broadcast(at::Tensor tensor, int root);  // in place
+  // In place: the sum over the ranks.
+  Collective all_reduce(at::Tensor tensor);
+  // `output`: every rank's input, by rank.
+  Collective all_gather(at::Tensor input, at::Tensor output);
+  // Part r of `input` goes to rank r, and part r of `output` comes from there.
+  Collective all_to_all(at::Tensor input, at::Tensor output);
+  // Parts of any length: the first to[0] elements of `input` go to rank 0, the next to[1]
+  // to rank 1, and so on; `output` is made of from[0] elements of rank 0, from[1] of rank
+  // 1 … A part for oneself is copied. REQUIRES: no rank's input is empty; two ranks have
+  // the same length for a part between them. Sizes need not be equal on all ranks.
+  Collective all_to_all(at::Tensor input, std::vector<int64_t> to, at::Tensor output,
+                        std::vector<int64_t> from);
+  // Part k of `input` goes to the k-th of the other ranks, by rank, and part k of `output`
+  // comes from there. all_to_all would also copy the part that stays. REQUIRES: two ranks
+  // or more.
+  Collective all_to_others(at::Tensor input, at::Tensor output);
+  // In place: what rank `root` has.
+  Collective broadcast(at::Tensor tensor, int root);
   // output: this rank's part of the sum. Moves half of what an all-reduce does, on every
   // backend.
   Task<void> reduce_scatter(at::Tensor input, at::Tensor output);
@@ -141,7 +165,7 @@ class Hook {
   // Gives the tensor that becomes the bucket's gradients: the bucket's own buffer, or one
   // of the same length and dtype.
   virtual Task<at::Tensor> reduce(Bucket bucket, Comm& comm) = 0;
-  // Called when no bucket is under way. A hook around another passes it on.
+  // Called when no bucket is under way.
   virtual void begin_pass(const HookPass&) {}
   // True: buckets of sparse gradients come to reduce() too. False: they are averaged as
   // they are.
@@ -157,7 +181,13 @@ class Hook {
   // Throws ConfigError when gradients of this dtype can't be reduced; asked for each dtype
   // of the model when the hook is set.
   virtual void check_dtype(at::ScalarType) const {}
+  // True: reduce() is average(). A hook around it may add up and divide itself.
+  virtual bool is_plain_mean() const { return false; }
 };
+
+// Gives the mean of the bucket over the ranks, in the bucket's own buffer. Divides before
+// it adds, so that no sum overflows. The mean of a sparse bucket is in a new tensor.
+Task<at::Tensor> average(Bucket bucket, Comm& comm);
 
 // A plain function as a hook.
 std::shared_ptr<Hook> make_hook(std::string name,
@@ -173,15 +203,15 @@ class HookError : public Error {
 struct HookTraffic {
   int64_t steps = 0;
   int64_t bytes_before = 0;  // the buckets as they came
-  int64_t bytes_sent =
-      0;  // what this rank put on the wire: payload, by the algorithm of each collective
+  // What this rank put on the wire: payload, by the algorithm of each collective.
+  int64_t bytes_sent = 0;
   int64_t collectives = 0;
   double encode_seconds = 0;  // in the hook, up to its last collective
   double wait_seconds = 0;    // from issuing a collective to its end
   double decode_seconds = 0;  // in the hook, after its last collective
   double reduce_seconds = 0;  // from a bucket's start to its end, added up over buckets
-  double hidden_seconds =
-      0;  // the part of reduce_seconds while backward was still computing
+  // The part of reduce_seconds while backward was still computing.
+  double hidden_seconds = 0;
   double overlap() const {
     return reduce_seconds > 0 ? hidden_seconds / reduce_seconds : 0;
   }

@@ -53,8 +53,12 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  const std::string& backend()
-      const;  // "gloo", "nccl" or "solo", a group of one that opens no port
+  // "gloo", "nccl" or "solo", a group of one that opens no port. To be shown; what a caller
+  // wants to know has functions of its own.
+  const std::string& backend() const;
+  // True: collectives work on device memory, and streams wait for them, not the host
+  // (NCCL). False: they work on host memory.
+  bool works_on_device() const;
   std::chrono::milliseconds timeout() const;
   // This rank's place among the ranks of its host, and their number.
   int local_rank() const;

@@ -2,9 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "brigade/hook_wrapper.h"
 #include "ddp/low_precision.h"
-#include "engine/average.h"
-#include "engine/in_dtype.h"
 
 namespace brigade {
 namespace {
@@ -63,9 +62,8 @@ void check(const MixedPrecision& dtypes) {
 }
 
 std::shared_ptr<Hook> reduce_in(at::ScalarType dtype, std::shared_ptr<Hook> inner) {
-  if (!inner) inner = make_hook("allreduce", engine::average);
-  return engine::in_dtype(dtype, std::move(inner), "",
-                          std::string(" in ") + name_of(dtype));
+  if (!inner) inner = make_hook("allreduce", average);
+  return in_dtype(dtype, std::move(inner), "", std::string(" in ") + name_of(dtype));
 }
 
 }  // namespace brigade

@@ -3,7 +3,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "brigade/hook.h"
-#include "engine/all_to_others.h"
 #include "engine/bucket_run.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
@@ -122,6 +121,20 @@ void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& pa
               " elements are not ", parts, " times ", part.numel());
 }
 
+// `lengths`: of the parts, one a rank.
+void check_lengths(const char* what, const at::Tensor& tensor,
+                   const std::vector<int64_t>& lengths, int ranks) {
+  check(what, tensor);
+  int64_t sum = 0;
+  for (const int64_t length : lengths) {
+    TORCH_CHECK(length >= 0, what, ": a part has the length ", length);
+    sum += length;
+  }
+  TORCH_CHECK(lengths.size() == static_cast<size_t>(ranks) && sum == tensor.numel(), what,
+              " has ", tensor.numel(), " elements for ", ranks, " ranks, but there are ",
+              lengths.size(), " lengths of ", sum, " in all");
+}
+
 using engine::payload_bytes;
 
 // Gloo works on host memory; device tensors go through a copy there.
@@ -141,6 +154,9 @@ Comm::~Comm() = default;
 int Comm::rank() const { return lane_->group().rank(); }
 int Comm::size() const { return lane_->group().size(); }
 const std::string& Comm::backend() const { return lane_->group().backend(); }
+bool Comm::works_on_device() const { return lane_->group().works_on_device(); }
+bool Comm::runs_inline() const { return lane_->run.engine->runs_inline(); }
+ProcessGroup Comm::host_group() const { return lane_->run.engine->host_group(); }
 int64_t Comm::step() const { return lane_->run.step; }
 
 Collective Comm::all_reduce(at::Tensor tensor) {
@@ -210,25 +226,26 @@ Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
                   payload_bytes(input) * (size() - 1) / size());
 }
 
-Collective engine::all_to_others(Comm& comm, at::Tensor input, at::Tensor output) {
-  check_parts("all_to_others", input, output, 1);
-  const int others = comm.size() - 1;
-  TORCH_CHECK(others > 0 && input.numel() % others == 0, "all_to_others: ", input.numel(),
-              " elements can't be divided among ", others, " other ranks");
-  std::vector<int64_t> parts(static_cast<size_t>(comm.size()), input.numel() / others);
-  parts[static_cast<size_t>(comm.rank())] = 0;
-  return exchange(Comm::Lane::of(comm), input, parts, output, parts, payload_bytes(input));
-}
-
-Collective engine::exchange_parts(Comm& comm, at::Tensor input, std::vector<int64_t> to,
-                                  at::Tensor output, std::vector<int64_t> from) {
-  check("exchange_parts", input);
-  check("exchange_parts", output);
-  const int64_t kept = to.at(static_cast<size_t>(comm.rank()));
+Collective Comm::all_to_all(at::Tensor input, std::vector<int64_t> to, at::Tensor output,
+                            std::vector<int64_t> from) {
+  check_lengths("all_to_all: input", input, to, size());
+  check_lengths("all_to_all: output", output, from, size());
+  TORCH_CHECK(input.dtype() == output.dtype(), "all_to_all: dtypes differ: ", input.dtype(),
+              " and ", output.dtype());
+  const int64_t kept = to[static_cast<size_t>(rank())];
   const int64_t sent =
       payload_bytes(input) - kept * static_cast<int64_t>(input.element_size());
-  return exchange(Comm::Lane::of(comm), input, std::move(to), output, std::move(from),
-                  sent);
+  return exchange(*lane_, input, std::move(to), output, std::move(from), sent);
+}
+
+Collective Comm::all_to_others(at::Tensor input, at::Tensor output) {
+  check_parts("all_to_others", input, output, 1);
+  const int others = size() - 1;
+  TORCH_CHECK(others > 0 && input.numel() % others == 0, "all_to_others: ", input.numel(),
+              " elements can't be divided among ", others, " other ranks");
+  std::vector<int64_t> parts(static_cast<size_t>(size()), input.numel() / others);
+  parts[static_cast<size_t>(rank())] = 0;
+  return exchange(*lane_, input, parts, output, parts, payload_bytes(input));
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {

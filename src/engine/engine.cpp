@@ -7,7 +7,6 @@
 
 #include "base/exception_text.h"
 #include "base/huge_pages.h"
-#include "engine/average.h"
 
 namespace brigade::engine {
 namespace {
@@ -20,7 +19,7 @@ constexpr std::chrono::milliseconds kGrace{2000};
 Engine::Engine(ProcessGroup group, std::string name)
     : group_(std::move(group)),
       name_(std::move(name)),
-      runs_inline_(group_.size() == 1 || group_.backend() == "nccl"),
+      runs_inline_(group_.size() == 1 || group_.works_on_device()),
       failure_store_(group_, name_),
       watcher_(
           group_, failure_store_, [this] { return oldest(); },
@@ -150,6 +149,13 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
   traffic_.ended(cost, run.started, now);
   outstanding_.erase(run.ticket);
+}
+
+ProcessGroup Engine::host_group() {
+  std::lock_guard lock(host_mutex_);
+  // From a duplicate with a name, because other threads may be making groups.
+  if (!host_group_) host_group_ = group_.duplicate(name_ + "/hosts").new_subgroups();
+  return host_group_;
 }
 
 HookStats Engine::stats() const {

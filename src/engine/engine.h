@@ -69,6 +69,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // the engine's group. Channels 0 and 1 are separate connections.
   c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {},
                                     int channel = 0);
+  // The ranks of this host. Collective when it is called for the first time.
+  ProcessGroup host_group();
   void ended(BucketRun& run, std::exception_ptr error);
 
  private:
@@ -87,6 +89,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<c10::Stream> side_stream_;
   Trace trace_;
   StationGroups station_groups_;
+  std::mutex host_mutex_;
+  ProcessGroup host_group_;
   FailureStore failure_store_;
   Watcher watcher_;
 

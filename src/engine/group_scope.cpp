@@ -1,16 +1,14 @@
-#include "engine/group_scope.h"
+#include "brigade/group_scope.h"
 
 #include <utility>
 
 #include "engine/lane.h"
 
-namespace brigade::engine {
+namespace brigade {
 
 GroupScope::GroupScope(Comm& comm, ProcessGroup group)
     : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).over, std::move(group))) {}
 
 GroupScope::~GroupScope() { Comm::Lane::of(comm_).over = std::move(before_); }
 
-const Engine& engine_of(Comm& comm) { return *Comm::Lane::of(comm).run.engine; }
-
-}  // namespace brigade::engine
+}  // namespace brigade

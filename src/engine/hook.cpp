@@ -26,6 +26,19 @@ std::shared_ptr<Hook> make_hook(std::string name,
   return std::make_shared<FunctionHook>(std::move(name), std::move(reduce));
 }
 
+Task<at::Tensor> average(Bucket bucket, Comm& comm) {
+  at::Tensor mean = bucket.buffer();
+  if (comm.size() == 1) co_return mean;
+  // In place a sparse tensor's values would be those of the gradient.
+  if (mean.is_sparse()) {
+    mean = mean.div(comm.size());
+  } else {
+    mean.div_(comm.size());
+  }
+  co_await comm.all_reduce(mean);
+  co_return mean;
+}
+
 HookState combine_states(std::span<const HookState> shards) {
   if (shards.empty())
     throw ConfigError("combine_states: needs the state of at least one rank");

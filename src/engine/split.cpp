@@ -13,12 +13,13 @@ namespace {
 using engine::Order;
 
 // Awaited by the parent. Every lane's first stretch runs in turn at the station where the
-// parent stands; the last lane to end sends the parent on, to the furthest station that any
-// of them reached, so that it is the same on all ranks.
+// parent stands. Behind a lane that waits there for something other than a collective, the
+// next ones wait too. The last lane to end sends the parent on, to the furthest station
+// that any of them reached, so that it is the same on all ranks.
 class Lanes {
  public:
   Lanes(Comm::Lane& parent, int count, const Comm::Body& body)
-      : parent_(parent), left_(count + 1) {
+      : parent_(parent), here_(parent.station), left_(count + 1) {
     Order last = parent.order;
     last.push_back(static_cast<uint32_t>(count));
     std::vector<Order> after = parent.after;
@@ -44,16 +45,24 @@ class Lanes {
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> waiting) {
     waiting_ = waiting;
-    const size_t here = parent_.station;
-    for (Part& part : parts_) part.root.resume();
+    for (Part& part : parts_) {
+      if (parent_.holds_station) {
+        parent_.run.pipeline->expect_again(here_, part.lane->order);
+        parent_.run.resume_at(here_, part.lane->order, part.root);
+      } else {
+        part.root.resume();
+        parent_.holds_station = part.lane->holds_station;
+      }
+    }
     // Until this decrement no lane can be the last, so *this is still here.
     if (--left_ > 0) return true;
     move_parent();
-    if (parent_.station == here) return false;  // no lane awaited anything: go on at once
+    if (parent_.station == here_) return false;  // no lane awaited anything: go on at once
     hand_over();
     return true;
   }
   void await_resume() {
+    parent_.holds_station = false;
     for (Part& part : parts_) {
       if (part.error) std::rethrow_exception(part.error);
     }
@@ -109,9 +118,13 @@ class Lanes {
     }
     parent_.order.push_back(static_cast<uint32_t>(parts_.size()));
   }
-  void hand_over() { parent_.run.resume_at(parent_.station, parent_.order, waiting_); }
+  void hand_over() {
+    if (parent_.station == here_) parent_.run.pipeline->expect_again(here_, parent_.order);
+    parent_.run.resume_at(parent_.station, parent_.order, waiting_);
+  }
 
   Comm::Lane& parent_;
+  const size_t here_;
   std::deque<Part> parts_;
   std::atomic<int> left_;
   std::coroutine_handle<> waiting_;

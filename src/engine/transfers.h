@@ -27,8 +27,8 @@ namespace brigade::engine {
 class Transfers {
  public:
   // They may take until `limit` from now. REQUIRES: all ranks of the group make the same
-  // call next; `to` and `from` are as in exchange_parts, and two ranks have the same length
-  // for a part between them.
+  // call next; `to` and `from` are as in Comm::all_to_all, and two ranks have the same
+  // length for a part between them.
   static std::shared_ptr<Transfers> start(c10d::ProcessGroup& group,
                                           const at::Tensor& input,
                                           const std::vector<int64_t>& to,

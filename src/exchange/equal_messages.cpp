@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/all_to_others.h"
-
 namespace brigade {
 
 void repeat_first(const at::Tensor& messages, int64_t count) {
@@ -16,7 +14,7 @@ void repeat_first(const at::Tensor& messages, int64_t count) {
 Collective send_to_all_others(Comm& comm, const at::Tensor& outgoing,
                               const at::Tensor& incoming) {
   repeat_first(outgoing, comm.size() - 1);
-  return engine::all_to_others(comm, outgoing, incoming);
+  return comm.all_to_others(outgoing, incoming);
 }
 
 }  // namespace brigade

@@ -104,7 +104,7 @@ std::vector<FlatBuffer> make_flat_buffers(const std::vector<at::Tensor>& paramet
 
 Task<void> share_flat_buffers(std::vector<FlatBuffer> buffers, Comm& comm,
                               PrepareBuffer prepare) {
-  if (comm.backend() != "gloo") {
+  if (comm.runs_inline()) {
     // With NCCL a broadcast holds up all that comes after it.
     for (const FlatBuffer& buffer : buffers) prepare(buffer);
     prepare = [](const FlatBuffer&) {};

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/all_to_others.h"
 #include "exchange/equal_messages.h"
 #include "exchange/flat_buffer.h"
 
@@ -46,8 +45,8 @@ Task<at::Tensor> InPlaceExchange::reduce_scatter(at::Tensor scratch, Comm& comm)
   // First for small types, so that no sum overflows; else where there is less to do.
   const bool divided = gradient_.element_size() < 4;
   if (divided) at::Tensor(gradient_).div_(ranks());
-  co_await engine::exchange_parts(comm, stretch(gradient_), lengths_of_theirs(), scratch,
-                                  lengths_of_mine());
+  co_await comm.all_to_all(stretch(gradient_), lengths_of_theirs(), scratch,
+                           lengths_of_mine());
   at::Tensor mean = gradient_.narrow(0, own_.begin, own_.length);
   std::vector<at::Tensor> by_rank;
   for (int rank = 0; rank < ranks(); ++rank) {
@@ -66,8 +65,8 @@ Task<void> InPlaceExchange::all_gather(at::Tensor scratch, Comm& comm) const {
     outgoing = scratch;
   }
   const at::Tensor whole = flat_view(parameter_.parameter());
-  co_await engine::exchange_parts(comm, outgoing, lengths_of_mine(), stretch(whole),
-                                  lengths_of_theirs());
+  co_await comm.all_to_all(outgoing, lengths_of_mine(), stretch(whole),
+                           lengths_of_theirs());
   // By the version autograd finds out that a value it saved is gone.
   parameter_.parameter().unsafeGetTensorImpl()->bump_version();
 }

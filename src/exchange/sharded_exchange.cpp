@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/all_to_others.h"
 #include "exchange/equal_messages.h"
 
 namespace brigade {
@@ -30,7 +29,7 @@ Task<void> exchange_together(const ShardLayout& layout, at::Tensor bucket,
   // First for small types, so that no sum overflows; else where there is less to do.
   const bool divided = bucket.element_size() < 4;
   if (divided) layout.others(out).div_(comm.size());
-  co_await engine::all_to_others(comm, layout.others(out), layout.others(in));
+  co_await comm.all_to_others(layout.others(out), layout.others(in));
   const at::Tensor mine = layout.chunk(out, comm.rank());
   layout.average(bucket, in, divided, mine);
   int64_t at = 0;
@@ -40,7 +39,7 @@ Task<void> exchange_together(const ShardLayout& layout, at::Tensor bucket,
     at += length;
   }
 
-  if (comm.backend() == "nccl") {
+  if (comm.works_on_device()) {
     layout.read(mine);
     co_await comm.all_gather(mine, in);
     layout.write(

@@ -87,7 +87,7 @@ std::vector<Announced> read_announced(const std::string& text, int me,
 class StateTransport {
  public:
   explicit StateTransport(const ProcessGroup& group)
-      : group_(group), on_host_(group.backend() != "nccl") {}
+      : group_(group), on_host_(!group.works_on_device()) {}
 
   void send(const at::Tensor& tensor, int to) const {
     at::Tensor staged = tensor.detach().contiguous();

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/all_to_others.h"
 #include "exchange/equal_messages.h"
 
 namespace brigade {
@@ -56,7 +55,7 @@ Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, Comm
                  chunks.message(outgoing, place));
   });
   at::Tensor incoming = pool_.take(bytes, values.device());
-  co_await engine::all_to_others(comm, outgoing, incoming);
+  co_await comm.all_to_others(outgoing, incoming);
 
   // The owner's own values take part as they are, with their residual.
   at::Tensor sum = chunks.of(values, me), lost = residual_of(me);

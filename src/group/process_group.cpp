@@ -51,6 +51,7 @@ std::string ProcessGroup::unique_name(const std::string& what) const {
 int ProcessGroup::rank() const { return state_->rank; }
 int ProcessGroup::size() const { return state_->size; }
 const std::string& ProcessGroup::backend() const { return state_->backend; }
+bool ProcessGroup::works_on_device() const { return state_->backend == "nccl"; }
 std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }
 int ProcessGroup::local_rank() const { return state_->local_rank; }
 int ProcessGroup::local_size() const { return state_->local_size; }

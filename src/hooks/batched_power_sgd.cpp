@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "engine/average.h"
 #include "hooks/error_memory.h"
 #include "hooks/power_sgd_core.h"
 
@@ -55,7 +54,7 @@ class BatchedPowerSGD : public PowerSGDBase {
 
 Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   if (!compresses(bucket)) {
-    co_return co_await engine::average(bucket, comm);
+    co_return co_await average(bucket, comm);
   }
   const at::Tensor buffer = bucket.buffer();
   const int64_t n = buffer.numel();

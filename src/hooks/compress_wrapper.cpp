@@ -1,13 +1,13 @@
+#include "brigade/hook_wrapper.h"
 #include "brigade/hooks/registry.h"
-#include "engine/in_dtype.h"
 
 namespace brigade {
 
 std::shared_ptr<Hook> fp16_compress_wrapper(std::shared_ptr<Hook> inner) {
-  return engine::in_dtype(at::kHalf, std::move(inner), "fp16+", "");
+  return in_dtype(at::kHalf, std::move(inner), "fp16+", "");
 }
 std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> inner) {
-  return engine::in_dtype(at::kBFloat16, std::move(inner), "bf16+", "");
+  return in_dtype(at::kBFloat16, std::move(inner), "bf16+", "");
 }
 
 }  // namespace brigade

@@ -16,7 +16,7 @@ class HalfHook : public Hook {
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor buffer = bucket.buffer();
-    if (comm.backend() == "nccl") {
+    if (comm.works_on_device()) {
       // NCCL's own all-reduce adds halves on the wire; dividing first keeps it in range.
       at::Tensor half = buffer.div(comm.size()).to(dtype_);
       co_await comm.all_reduce(half);

@@ -6,7 +6,6 @@
 
 #include "base/huge_pages.h"
 #include "codec/low_rank.h"
-#include "engine/average.h"
 #include "hooks/power_sgd_core.h"
 #include "hooks/stream_use.h"
 
@@ -142,7 +141,7 @@ at::Tensor PowerSGD::stack_starts(const Group& group, int64_t columns, int64_t r
 
 Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   if (!compresses(bucket)) {
-    co_return co_await engine::average(bucket, comm);
+    co_return co_await average(bucket, comm);
   }
   Plan plan = this->plan(bucket);
   const auto options =

@@ -46,10 +46,10 @@ struct LocalSGDCore::Shared {
 
 // The model's hook. The owner's count of steps decides what is local, and a loop that
 // forgot its owner is found out.
-class LocalSGDCore::OwnedHook : public Hook {
+class LocalSGDCore::OwnedHook : public HookWrapper {
  public:
   OwnedHook(std::shared_ptr<PostLocalSGDHook> local, std::shared_ptr<Shared> shared)
-      : local_(std::move(local)), shared_(std::move(shared)) {}
+      : HookWrapper(local), local_(std::move(local)), shared_(std::move(shared)) {}
 
   std::string name() const override { return local_->name(); }
   std::string fingerprint() const override {
@@ -63,13 +63,8 @@ class LocalSGDCore::OwnedHook : public Hook {
     check_join();
     if (pass.complete) ++shared_->passes;
     local_->set_iteration(shared_->averager->step());
-    local_->begin_pass(pass);
+    HookWrapper::begin_pass(pass);
   }
-  bool takes_sparse() const override { return local_->takes_sparse(); }
-  HookState state() const override { return local_->state(); }
-  void load_state(const HookState& state) override { local_->load_state(state); }
-  void reset() override { local_->reset(); }
-  void check_dtype(at::ScalarType dtype) const override { local_->check_dtype(dtype); }
 
  private:
   void check_join() const {

@@ -5,9 +5,7 @@
 #include <atomic>
 #include <charconv>
 
-#include "engine/average.h"
-#include "engine/engine.h"
-#include "engine/group_scope.h"
+#include "brigade/group_scope.h"
 #include "hooks/dense.h"
 
 namespace brigade {
@@ -18,28 +16,27 @@ constexpr const char* kIteration = "post_local_sgd.iteration";
 class Local : public PostLocalSGDHook {
  public:
   Local(PostLocalSGDOptions options, std::shared_ptr<Hook> inner)
-      : options_(std::move(options)), inner_(std::move(inner)) {}
+      : PostLocalSGDHook(std::move(inner)), options_(std::move(options)) {}
 
-  std::string name() const override { return "post_local_sgd+" + inner_->name(); }
+  std::string name() const override { return "post_local_sgd+" + inner().name(); }
   std::string fingerprint() const override {
     return "post_local_sgd:start=" + std::to_string(options_.start_localSGD_iter) +
            ",allreduce=" + (options_.post_local_gradient_allreduce ? "1" : "0") + "+" +
-           inner_->fingerprint();
+           inner().fingerprint();
   }
   void begin_pass(const HookPass& pass) override {
     complete_ = pass.complete;
-    inner_->begin_pass(pass);
+    PostLocalSGDHook::begin_pass(pass);
   }
   bool takes_sparse() const override { return true; }
-  void check_dtype(at::ScalarType dtype) const override { inner_->check_dtype(dtype); }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     const bool local = is_local(bucket);
     if (local && !options_.post_local_gradient_allreduce) co_return bucket.buffer();
     const ProcessGroup among = local ? subgroup(comm) : options_.group;
-    std::optional<engine::GroupScope> scope;
+    std::optional<GroupScope> scope;
     if (among) scope.emplace(comm, among);
-    co_return co_await engine::reduce_by(*inner_, bucket, comm);
+    co_return co_await reduce_inner(bucket, comm);
   }
 
   int64_t iteration() const override { return iteration_; }
@@ -52,7 +49,7 @@ class Local : public PostLocalSGDHook {
   }
 
   HookState state() const override {
-    HookState state = inner_->state();
+    HookState state = inner().state();
     state.values[kIteration] = std::to_string(iteration_);
     return state;
   }
@@ -65,11 +62,11 @@ class Local : public PostLocalSGDHook {
       throw ConfigError(std::string("post_local_sgd: the state's '") + kIteration +
                         "' is '" + text + "', but must be 0 or more: is it this hook's?");
     }
-    inner_->load_state(state);
+    inner().load_state(state);
     iteration_ = iteration;
   }
   void reset() override {
-    inner_->reset();
+    inner().reset();
     iteration_ = 0;
   }
 
@@ -81,21 +78,11 @@ class Local : public PostLocalSGDHook {
     return local;
   }
 
-  // Found when it is first needed, because a hook does not know its ranks before. From a
-  // duplicate with a name, because other threads may be making groups.
-  ProcessGroup subgroup(Comm& comm) {
-    if (options_.subgroup) return options_.subgroup;
-    const engine::Engine& engine = engine::engine_of(comm);
-    if (!host_ || host_of_.c10d() != engine.group().c10d()) {
-      host_of_ = engine.group();
-      host_ = host_of_.duplicate(engine.name() + "/hosts").new_subgroups();
-    }
-    return host_;
+  ProcessGroup subgroup(const Comm& comm) const {
+    return options_.subgroup ? options_.subgroup : comm.host_group();
   }
 
   const PostLocalSGDOptions options_;
-  const std::shared_ptr<Hook> inner_;
-  ProcessGroup host_, host_of_;
   bool complete_ = true;
   std::atomic<int64_t> iteration_ = 0;
 };

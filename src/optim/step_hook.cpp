@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/average.h"
-
 namespace brigade::optim {
 namespace {
 
@@ -58,10 +56,10 @@ const Attached* Plan::find(const at::Tensor& parameter) const {
   return found == of.end() ? nullptr : &attached[found->second];
 }
 
-std::string StepHook::name() const { return inner_->name() + " then optimizer"; }
+std::string StepHook::name() const { return inner().name() + " then optimizer"; }
 
 std::string StepHook::fingerprint() const {
-  std::string text = inner_->fingerprint();
+  std::string text = inner().fingerprint();
   for (const Attached& each : plan_->attached) text += " then " + each.describe();
   return text + " for " + (plan_->all ? "all" : std::to_string(plan_->of.size())) +
          " parameters";
@@ -69,7 +67,7 @@ std::string StepHook::fingerprint() const {
 
 void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
-  inner_->begin_pass(pass);
+  HookWrapper::begin_pass(pass);
 }
 
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass) {
@@ -112,11 +110,11 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, bool un
     }
   }
   if (undivided) {
-    const auto found = co_await engine::reduce_undivided(*inner_, bucket, comm);
+    const auto found = co_await reduce_inner_undivided(bucket, comm);
     reduced.result = found.result;
     reduced.scale = found.scale;
   } else {
-    reduced.result = co_await engine::reduce_by(*inner_, bucket, comm);
+    reduced.result = co_await reduce_inner(bucket, comm);
   }
   if (buffer.is_sparse()) reduced.result = reduced.result.coalesce();
   co_return reduced;

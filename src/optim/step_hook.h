@@ -3,7 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "brigade/hook.h"
+#include "brigade/hook_wrapper.h"
 #include "brigade/optim/in_backward.h"
 
 namespace brigade::optim {
@@ -48,20 +48,18 @@ void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
 // parameter if the parameter is dense.
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
 
-class StepHook : public Hook {
+class StepHook : public HookWrapper {
  public:
   // `owns_gradients`: nobody writes reduced gradients into the parameters' grad() but this
   // hook, and those of parameters that step are dropped.
   StepHook(std::shared_ptr<Hook> inner, std::shared_ptr<const Plan> plan,
            bool owns_gradients)
-      : inner_(std::move(inner)), plan_(std::move(plan)), owns_gradients_(owns_gradients) {}
+      : HookWrapper(std::move(inner)),
+        plan_(std::move(plan)),
+        owns_gradients_(owns_gradients) {}
 
   std::string name() const override;
   std::string fingerprint() const override;
-  HookState state() const override { return inner_->state(); }
-  void load_state(const HookState& state) override { inner_->load_state(state); }
-  void reset() override { inner_->reset(); }
-  void check_dtype(at::ScalarType dtype) const override { inner_->check_dtype(dtype); }
   bool takes_sparse() const override { return true; }
   void begin_pass(const HookPass& pass) override;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
@@ -79,10 +77,8 @@ class StepHook : public Hook {
   // Steps its parameters.
   void finish(Reduced& reduced);
   const HookPass& pass() const { return pass_; }
-  std::string inner_name() const { return inner_->name(); }
 
  private:
-  const std::shared_ptr<Hook> inner_;
   const std::shared_ptr<const Plan> plan_;
   const bool owns_gradients_;
   HookPass pass_;

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "brigade/zero/zero_hooks.h"
-#include "engine/average.h"
 #include "exchange/sharded_exchange.h"
 #include "optim/step_hook.h"
 #include "zero/group_checks.h"
@@ -126,7 +125,7 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
   std::vector<BucketItem> items = items_of(bucket, pass_);
   if (pass_.may_be_unused) co_await agree_on_used(items, buffer.device(), comm);
   if (!pass_.complete) {
-    co_await engine::average(bucket, comm);
+    co_await average(bucket, comm);
     keep_gradients(items, buffer);
     co_return buffer;
   }

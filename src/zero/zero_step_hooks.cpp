@@ -103,7 +103,7 @@ class ZeroStepHook : public StepHook {
         model_(std::move(model)),
         shard_buckets_(shard_buckets) {}
 
-  std::string name() const override { return inner_name() + " with zero step"; }
+  std::string name() const override { return inner().name() + " with zero step"; }
   std::string fingerprint() const override {
     return StepHook::fingerprint() + (shard_buckets_ ? ", buckets sharded" : "");
   }

@@ -7,7 +7,6 @@
 #include <semaphore>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "engine/all_to_others.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "support/ranks.h"
@@ -79,7 +78,7 @@ bool served() {
 
 Task<at::Tensor> swap(Bucket bucket, Comm& comm) {
   at::Tensor other = at::empty_like(bucket.buffer());
-  co_await engine::all_to_others(comm, bucket.buffer(), other);
+  co_await comm.all_to_others(bucket.buffer(), other);
   co_return other;
 }
 
@@ -138,8 +137,8 @@ TEST(Transfers, ABucketDoesNotWaitForTheEndOfTheOneBeforeItAtStationsThatHasLeft
       auto hook = [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
         at::Tensor other = at::empty_like(bucket.buffer());
         Comm::Body part = [&](int, Comm& lane) -> Task<void> {
-          co_await engine::all_to_others(lane, bucket.buffer(), other);
-          co_await engine::all_to_others(lane, other, bucket.buffer());
+          co_await lane.all_to_others(bucket.buffer(), other);
+          co_await lane.all_to_others(other, bucket.buffer());
           came = second_stretch.try_acquire_for(kPatience);
         };
         Comm::Body around = [&](int, Comm& lane) -> Task<void> {
@@ -148,7 +147,7 @@ TEST(Transfers, ABucketDoesNotWaitForTheEndOfTheOneBeforeItAtStationsThatHasLeft
         if (bucket.index() == 0) {
           co_await comm.split(1, nested ? around : part);
         } else {
-          co_await engine::all_to_others(comm, bucket.buffer(), other);
+          co_await comm.all_to_others(bucket.buffer(), other);
           second_stretch.release();
         }
         co_return bucket.buffer();

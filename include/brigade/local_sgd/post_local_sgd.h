@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "brigade/hook.h"
+#include "brigade/hook_wrapper.h"
 #include "brigade/process_group.h"
 
 namespace brigade {
@@ -27,8 +27,9 @@ struct PostLocalSGDOptions {
   bool post_local_gradient_allreduce = true;
 };
 
-class PostLocalSGDHook : public Hook {
+class PostLocalSGDHook : public HookWrapper {
  public:
+  using HookWrapper::HookWrapper;
   // Backward passes so far; from start_localSGD_iter on they are local.
   virtual int64_t iteration() const = 0;
   // Between two passes, on all ranks the same; 0 or more.

@@ -3,17 +3,16 @@
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 
-namespace brigade::engine {
+namespace brigade {
 
-class Engine;
-
-// For its life rank(), size() and the collectives of `comm` are those of `group`, which
-// this rank must be in; so any hook can run among fewer ranks:
+// While it lives, rank(), size() and the collectives of `comm` are those of `group`, which
+// this rank must be in. So any hook can run among fewer ranks:
 //
-//   GroupScope host(comm, ranks_of_this_host);
+//   GroupScope host(comm, comm.host_group());
 //   co_return co_await inner->reduce(bucket, comm);
 //
-// Different groups of ranks may be at it side by side.
+// Different groups of ranks may be at it side by side. Scopes on one Comm must end in the
+// reverse order of their beginning.
 class GroupScope {
  public:
   GroupScope(Comm& comm, ProcessGroup group);
@@ -26,7 +25,4 @@ class GroupScope {
   ProcessGroup before_;
 };
 
-// The engine that runs the hook that has this Comm.
-const Engine& engine_of(Comm& comm);
-
-}  // namespace brigade::engine
+}  // namespace brigade
