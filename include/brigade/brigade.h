@@ -27,5 +27,6 @@
 #include "brigade/optim/sgd.h"
 #include "brigade/process_group.h"
 #include "brigade/sampler.h"
+#include "brigade/semaphore.h"
 #include "brigade/zero/zero.h"
 #include "brigade/zero/zero_hooks.h"

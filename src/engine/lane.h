@@ -15,9 +15,6 @@ struct Comm::Lane {
   ProcessGroup over = {};  // whose ranks take part, see GroupScope; empty: the engine's
   // Orders of what comes after the splits that the lane is a part of.
   std::vector<engine::Order> after = {};
-  // Whether the lane, or one that it was split into, waits at this station to be served
-  // again. Asked by the station's thread only.
-  bool holds_station = false;
 
   // To the next station. What comes after the lane's splits stands where its furthest part
   // has ended: behind here, so that here the next bucket need not wait for it.

@@ -37,6 +37,13 @@ void Pipeline::expect_again(size_t index, const Order& order) {
   stations_[index].expected.insert(order);
 }
 
+bool Pipeline::expects_part(size_t index, const Order& order) {
+  std::lock_guard lock(mutex_);
+  const std::set<Order>& expected = stations_[index].expected;
+  if (expected.empty() || expected.begin()->size() <= order.size()) return false;
+  return std::equal(order.begin(), order.end(), expected.begin()->begin());
+}
+
 void Pipeline::pass(const Order& order, size_t first, size_t last) {
   std::lock_guard lock(mutex_);
   for (size_t index = first; index < last; ++index) {

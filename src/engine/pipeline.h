@@ -56,6 +56,9 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   // The station expects the lane again, and serves no greater order before it.
   // REQUIRES: called from a visit at that station.
   void expect_again(size_t station, const Order& order);
+  // Whether a part of `order` is next at the station, expected again. REQUIRES: called from
+  // a visit of `order` there.
+  bool expects_part(size_t station, const Order& order);
   // The stations first … last - 1 stop expecting the lane.
   void pass(const Order& order, size_t first, size_t last = kStations);
   // The stations from `first` on expect order.0 … order.lanes instead of `order`: the

@@ -46,12 +46,11 @@ class Lanes {
   bool await_suspend(std::coroutine_handle<> waiting) {
     waiting_ = waiting;
     for (Part& part : parts_) {
-      if (parent_.holds_station) {
+      if (parent_.run.pipeline->expects_part(here_, parent_.order)) {
         parent_.run.pipeline->expect_again(here_, part.lane->order);
         parent_.run.resume_at(here_, part.lane->order, part.root);
       } else {
         part.root.resume();
-        parent_.holds_station = part.lane->holds_station;
       }
     }
     // Until this decrement no lane can be the last, so *this is still here.
@@ -62,7 +61,6 @@ class Lanes {
     return true;
   }
   void await_resume() {
-    parent_.holds_station = false;
     for (Part& part : parts_) {
       if (part.error) std::rethrow_exception(part.error);
     }

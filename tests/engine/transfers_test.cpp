@@ -2,13 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <semaphore>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/buckets.h"
 #include "engine/engine.h"
+#include "engine/stations.h"
 #include "support/ranks.h"
 
 namespace brigade {
@@ -16,10 +15,10 @@ namespace {
 
 using engine::Engine;
 using engine::Transfers;
+using testing::kPatience;
 using testing::make_bucket;
 using testing::run_ranks;
-
-constexpr std::chrono::seconds kPatience{20};
+using testing::served;
 
 // What rank `from` has for rank `to`: as many values as `to` + `from`, so that rank 0 has
 // none for itself.
@@ -66,16 +65,6 @@ TEST(Transfers, AbortedDoNotWaitForARankThatSendsNothing) {
   });
 }
 
-// Whether a thread of this process serves the station where the hook `swap` waits.
-bool served() {
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name;
-    std::getline(std::ifstream(task.path() / "comm"), name);
-    if (name == "brigade-1") return true;
-  }
-  return false;
-}
-
 Task<at::Tensor> swap(Bucket bucket, Comm& comm) {
   at::Tensor other = at::empty_like(bucket.buffer());
   co_await comm.all_to_others(bucket.buffer(), other);
@@ -90,9 +79,9 @@ TEST(Transfers, AnEngineThatIsClosedDoesNotWaitForThem) {
     group.barrier();
     if (group.rank() == 0) {
       auto future = engine->run(make_bucket(0, 1, at::ones({4})));
-      EXPECT_TRUE(served());
+      EXPECT_TRUE(served(1));
       engine->close();
-      EXPECT_FALSE(served()) << "it was left behind, waiting";
+      EXPECT_FALSE(served(1)) << "it was left behind, waiting";
       ASSERT_TRUE(future->completed());
       EXPECT_NE(future->tryRetrieveErrorMessage().find("the model was destroyed"),
                 std::string::npos)
