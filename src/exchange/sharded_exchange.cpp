@@ -7,8 +7,6 @@
 namespace brigade {
 namespace {
 
-constexpr int kUnderWay = 2;  // buckets at a time
-
 Task<void> exchange_alone(const ShardedItem& item, const InPlaceExchange& exchange,
                           at::Tensor scratch, const ShardedExchange::Change& change,
                           Comm& comm) {
@@ -53,18 +51,6 @@ Task<void> exchange_together(const ShardLayout& layout, at::Tensor bucket,
 
 }  // namespace
 
-ShardedExchange::Admission::Admission(ShardedExchange& exchange) : exchange_(exchange) {
-  std::unique_lock lock(exchange.mutex_);
-  exchange.left_.wait(lock, [&] { return exchange.under_way_ < kUnderWay; });
-  ++exchange.under_way_;
-}
-
-ShardedExchange::Admission::~Admission() {
-  std::lock_guard lock(exchange_.mutex_);
-  --exchange_.under_way_;
-  exchange_.left_.notify_one();
-}
-
 Task<void> ShardedExchange::run(std::vector<ShardedItem> items, at::Tensor bucket,
                                 Change change, Comm& comm) {
   std::vector<ShardedItem> large, small;
@@ -81,9 +67,8 @@ Task<void> ShardedExchange::run(std::vector<ShardedItem> items, at::Tensor bucke
   ShardLayout layout(std::move(small), comm.size(), comm.rank());
   elements += 2 * comm.size() * layout.length();
 
-  // A thread may wait here: those inside are earlier buckets, which have gone on to later
-  // stations, and they are the same on every rank. With NCCL a bucket is out at once.
-  const Admission admission(*this);
+  // Those that have their turn are earlier buckets, which have gone on to later stations.
+  const Semaphore::Permit turn = co_await turns_.acquire(comm);
   at::Tensor memory = pool_.take(elements * bucket.element_size(), bucket.device());
   co_await run_in(memory.view(bucket.scalar_type()), std::move(large), std::move(in_place),
                   std::move(layout), bucket, change, comm);

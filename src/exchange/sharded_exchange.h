@@ -7,13 +7,12 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "base/buffer_pool.h"
 #include "brigade/hook.h"
+#include "brigade/semaphore.h"
 #include "exchange/in_place_exchange.h"
 #include "exchange/shard_layout.h"
 #include "exchange/sharded_parameter.h"
@@ -36,25 +35,11 @@ class ShardedExchange {
   void begin_pass() { pool_.trim(); }
 
  private:
-  // Lets two buckets in at a time. The others wait in its constructor.
-  class Admission {
-   public:
-    explicit Admission(ShardedExchange& exchange);
-    Admission(const Admission&) = delete;
-    Admission& operator=(const Admission&) = delete;
-    ~Admission();
-
-   private:
-    ShardedExchange& exchange_;
-  };
-
   Task<void> run_in(at::Tensor memory, std::vector<ShardedItem> large,
                     std::vector<InPlaceExchange> in_place, ShardLayout small,
                     at::Tensor bucket, const Change& change, Comm& comm);
 
-  std::mutex mutex_;
-  std::condition_variable left_;
-  int under_way_ = 0;
+  Semaphore turns_{2};  // buckets at a time
   base::BufferPool pool_;
 };
 

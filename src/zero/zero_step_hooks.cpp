@@ -2,10 +2,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <map>
 #include <mutex>
 #include <numeric>
 
+#include "brigade/semaphore.h"
 #include "brigade/zero/zero_hooks.h"
 #include "exchange/flat_buffer.h"
 #include "optim/step_hook.h"
@@ -187,66 +188,6 @@ class Interleaved : public ZeroStepHook {
 
 // ---- after the last bucket --------------------------------------------------------------
 
-// The buckets of one pass on their way through the inner hook.
-template <class Reduced>
-class Gathering {
- public:
-  // Of one bucket; held while it is reduced.
-  class Place {
-   public:
-    Place(std::shared_ptr<Gathering> all, size_t index)
-        : all_(std::move(all)), index_(index) {}
-    Place(Place&&) = default;
-    ~Place() {
-      if (all_) all_->close(index_, nullptr);
-    }
-    void fill(Reduced reduced) {
-      all_->close(index_, &reduced);
-      all_.reset();
-    }
-
-   private:
-    std::shared_ptr<Gathering> all_;
-    size_t index_;
-  };
-
-  static Place enter(const std::shared_ptr<Gathering>& all) {
-    std::lock_guard lock(all->mutex_);
-    all->buckets_.emplace_back();
-    ++all->open_;
-    return Place(all, all->buckets_.size() - 1);
-  }
-
-  // Waits until every bucket that has entered is filled. Throws if one was given up, or
-  // after the time limit.
-  std::vector<Reduced>& wait(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [&] { return open_ == 0 || lost_; })) {
-      throw TimeoutError("the buckets before the last one were not reduced in time");
-    }
-    if (lost_) throw Error("a bucket of this pass was given up, so nothing steps");
-    return buckets_;
-  }
-
- private:
-  void close(size_t index, Reduced* reduced) {
-    std::lock_guard lock(mutex_);
-    --open_;
-    if (reduced) {
-      buckets_[index] = std::move(*reduced);
-    } else {
-      lost_ = true;
-    }
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Reduced> buckets_;
-  size_t open_ = 0;
-  bool lost_ = false;
-};
-
 class AfterLast : public ZeroStepHook {
  public:
   using ZeroStepHook::ZeroStepHook;
@@ -254,23 +195,36 @@ class AfterLast : public ZeroStepHook {
     check_size(comm);
     see(bucket);
     // The first stretch of every bucket comes in order, so all are in when the last is.
-    if (bucket.index() == 0) all_ = std::make_shared<All>();
-    const std::shared_ptr<All> all = all_;
-    auto place = All::enter(all);
+    if (bucket.index() == 0) buckets_ = std::make_shared<Pass>();
+    const std::shared_ptr<Pass> all = buckets_;
+    if (!bucket.is_last()) all->missing.add();
     // Divided: a bucket may end here, before it is finished.
     Reduced reduced = co_await reduce_only(bucket, comm, /*undivided=*/false);
     const at::Tensor result = reduced.result;
-    place.fill(std::move(reduced));
+    all->add(bucket.index(), std::move(reduced));
     if (!bucket.is_last() || !pass().complete) co_return result;
-    // Here this thread may wait: buckets come to a station in order, so those that are not
-    // done have all gone on to later stations, which have threads of their own.
-    co_await finish_and_share(all->wait(zero_->group().timeout()), comm);
+    co_await all->missing.wait(comm);
+    std::vector<Reduced> buckets;
+    for (auto& [index, each] : all->reduced) buckets.push_back(std::move(each));
+    co_await finish_and_share(std::move(buckets), comm);
     co_return result;
   }
 
  private:
-  using All = Gathering<Reduced>;
-  std::shared_ptr<All> all_;
+  // The buckets of one backward pass.
+  struct Pass {
+    void add(int64_t index, Reduced bucket) {
+      {
+        std::lock_guard lock(mutex);
+        reduced[index] = std::move(bucket);
+      }
+      missing.count_down();
+    }
+    Latch missing{1};  // those that are not reduced; one for the last bucket
+    std::mutex mutex;
+    std::map<int64_t, Reduced> reduced;  // by index
+  };
+  std::shared_ptr<Pass> buckets_;
 };
 
 // ---- making them ------------------------------------------------------------------------
