@@ -45,6 +45,8 @@ PUBLIC = {
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
 # Only the layer it lies in may include one of these.
 OWN = {"ddp/core_state.h"}
+# Where hooks are written: what they use of the engine is public, so that users' hooks can do the same.
+HOOK_WRITERS = {"exchange", "hooks", "optim", "zero"}
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
@@ -88,6 +90,8 @@ def complaints(root):
                 yield f"{where}: {layer} includes {name} of {other}; it may include {allowed}"
             if name in OWN and other != layer:
                 yield f"{where}: {name} is for src/{other} only"
+            if layer in HOOK_WRITERS and name.startswith("engine/"):
+                yield f"{where}: {layer} may include the engine's public headers only, and {name} is private"
             if PRIVATE_NAMES.search(name) and layer != "torch_port":
                 yield f"{where}: {name} is for src/torch_port only"
             if public and LEAKS.search(name):

@@ -41,6 +41,12 @@ class LayerCheck(unittest.TestCase):
         self.assertEqual(len(self.complaints("src/zero/a.cpp", line)), 1)
         self.assertEqual(self.complaints("src/ddp/a.cpp", line), [])
 
+    def test_hooks_use_what_is_public_of_the_engine(self):
+        for layer in ("exchange", "hooks", "optim", "zero"):
+            self.assertEqual(len(self.complaints(f"src/{layer}/a.cpp", '#include "engine/lane.h"\n')), 1, layer)
+            self.assertEqual(self.complaints(f"src/{layer}/a.cpp", '#include "brigade/hook.h"\n'), [], layer)
+        self.assertEqual(self.complaints("src/ddp/a.cpp", '#include "engine/bridge.h"\n'), [])
+
     def test_an_exchange_knows_no_optimizer(self):
         for name in ("zero/a.h", "optim/a.h", "brigade/zero/zero.h", "brigade/optim/optimizer.h"):
             self.assertEqual(len(self.complaints("src/exchange/a.cpp", f'#include "{name}"\n')), 1, name)
