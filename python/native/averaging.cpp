@@ -68,7 +68,7 @@ std::shared_ptr<PythonDiLoCo> make_diloco(Group& group, const std::string& devic
                                               .bucket_cap_mb = bucket_cap_mb}));
 }
 
-void load(PythonDiLoCo& diloco, StateParts shared, std::vector<StateParts> ranks) {
+void load_diloco(PythonDiLoCo& diloco, StateParts shared, std::vector<StateParts> ranks) {
   std::vector<HookState> states;
   for (StateParts& each : ranks)
     states.push_back({std::move(each.first), std::move(each.second)});
@@ -109,7 +109,7 @@ void bind_diloco(py::module_& m) {
             return StateParts(std::move(state.tensors), std::move(state.values));
           },
           NoGil())
-      .def("load_state", &load, NoGil());
+      .def("load_state", &load_diloco, NoGil());
 }
 
 void bind_averagers(py::module_& m) {
