@@ -3,9 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 
+#include "engine/comm/lane.h"
+#include "engine/comm/transfers.h"
 #include "engine/engine.h"
-#include "engine/lane.h"
-#include "engine/transfers.h"
 
 namespace brigade::engine {
 

@@ -58,7 +58,7 @@ def layer_of_include(name, root):
         if len(parts) > 2:
             return parts[1]
         stem = pathlib.PurePosixPath(name).stem
-        homes = [path.parent.name for path in root.glob(f"src/*/{stem}.cpp")]
+        homes = [path.relative_to(root).parts[1] for path in root.glob(f"src/*/**/{stem}.cpp")]
         if stem in ALLOWED:
             return stem
         return PUBLIC.get(stem) or (homes[0] if len(homes) == 1 else "api")

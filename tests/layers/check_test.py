@@ -43,7 +43,7 @@ class LayerCheck(unittest.TestCase):
 
     def test_hooks_use_what_is_public_of_the_engine(self):
         for layer in ("exchange", "hooks", "optim", "zero"):
-            self.assertEqual(len(self.complaints(f"src/{layer}/a.cpp", '#include "engine/lane.h"\n')), 1, layer)
+            self.assertEqual(len(self.complaints(f"src/{layer}/a.cpp", '#include "engine/comm/lane.h"\n')), 1, layer)
             self.assertEqual(self.complaints(f"src/{layer}/a.cpp", '#include "brigade/hook.h"\n'), [], layer)
         self.assertEqual(self.complaints("src/ddp/a.cpp", '#include "engine/bridge.h"\n'), [])
 

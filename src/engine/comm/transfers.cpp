@@ -1,4 +1,4 @@
-#include "engine/transfers.h"
+#include "engine/comm/transfers.h"
 
 #include <ATen/ATen.h>
 

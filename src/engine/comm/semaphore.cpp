@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/lane.h"
+#include "engine/comm/lane.h"
 
 namespace brigade {
 

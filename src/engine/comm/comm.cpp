@@ -4,9 +4,9 @@
 
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
+#include "engine/comm/lane.h"
+#include "engine/comm/transfers.h"
 #include "engine/engine.h"
-#include "engine/lane.h"
-#include "engine/transfers.h"
 
 namespace brigade {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/lane.h"
+#include "engine/comm/lane.h"
 
 namespace brigade {
 

@@ -4,8 +4,8 @@
 
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
+#include "engine/comm/lane.h"
 #include "engine/engine.h"
-#include "engine/lane.h"
 
 namespace brigade {
 namespace {
