@@ -2,6 +2,8 @@
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+  # Where programs and the Python module find libbrigade_nccl.so.
+  set(CMAKE_BUILD_RPATH "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 endif()
 
@@ -71,7 +73,7 @@ function(brigade_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade's has ATen and c10d, brigade_torch_headers' all
+# brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade_objects' has ATen and c10d, brigade_torch_headers' all
 # of torch/torch.h. g++ takes one only under the options it was made with.
 function(brigade_share_headers target owner)
   target_compile_options(${target} PRIVATE -fPIC)

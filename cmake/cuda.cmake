@@ -61,6 +61,6 @@ if(BRIGADE_NCCL_ON)
   target_link_options(brigade_nccl PRIVATE -Wl,--allow-shlib-undefined)
   target_link_libraries(brigade_nccl PRIVATE LibTorch::cuda)
   brigade_compile_options(brigade_nccl)
-  # Found beside libbrigade.so, in the build tree as in the install tree.
+  # Found beside libbrigade.so, in the build tree as in the install tree; by programs that contain the library, through their run path.
   set_target_properties(brigade_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "$<TARGET_FILE_DIR:brigade>")
 endif()

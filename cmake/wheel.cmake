@@ -1,14 +1,11 @@
 # What a wheel has beside the Python files: all in the package's folder; torch's libraries are found in the folder beside it.
-set(_parts brigade brigade_python)
+set(_parts brigade_python)
 foreach(target brigade_nccl brigade_tool)
   if(TARGET ${target})
     list(APPEND _parts ${target})
   endif()
 endforeach()
 add_custom_target(brigade_wheel DEPENDS ${_parts})
-# A wheel has no links: the library goes by one name.
-set_property(TARGET brigade PROPERTY VERSION)
-set_property(TARGET brigade PROPERTY SOVERSION)
 set_target_properties(${_parts} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/..;$ORIGIN/../torch/lib;$ORIGIN/../../torch/lib")
 install(TARGETS ${_parts}
   LIBRARY DESTINATION brigade COMPONENT python

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "brigade/ddp_core.h"
+#include "brigade/export.h"
 #include "brigade/process_group.h"
 #include "brigade/safetensors.h"
 
@@ -78,53 +79,59 @@ struct CheckpointPart {
 // shapes and dtypes must match; the first that differs is named. Give it the wrapped model,
 // not DistributedDataParallel: then the checkpoint loads with and without it. All objects
 // given to these functions must outlive the part.
-CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
+BRIGADE_API CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
 // State and options of a torch::optim Adam, AdamW, SGD, RMSprop or Adagrad, by the names
 // that `model` gives its parameters; the groups of parameters must match. Options are
 // loaded too: a learning rate that was changed while training comes back. Throws
 // ConfigError for another optimizer, or a parameter that is not the model's.
-CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer, torch::nn::Module& model,
-                              std::string name = "optimizer");
+BRIGADE_API CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer,
+                                          torch::nn::Module& model,
+                                          std::string name = "optimizer");
 // The same of one of brigade/optim, whether it steps in the backward pass or by hand: what
 // it keeps for each parameter of `model`, and its options.
-CheckpointPart optimizer_part(optim::Optimizer& optimizer, torch::nn::Module& model,
-                              std::string name = "optimizer");
+BRIGADE_API CheckpointPart optimizer_part(optim::Optimizer& optimizer,
+                                          torch::nn::Module& model,
+                                          std::string name = "optimizer");
 // A ZeroRedundancyOptimizer or the hook "zero": state and options, a shard a rank, whatever
 // the number of ranks that loads. Parameters and optimizers must match.
-CheckpointPart zero_part(optim::ShardedOptimizer& optimizer, std::string name = "zero");
+BRIGADE_API CheckpointPart zero_part(optim::ShardedOptimizer& optimizer,
+                                     std::string name = "zero");
 // What the hook keeps, a shard a rank; at another number of ranks combine_states() of it.
 // The hook and its options must be those of the run that saved.
-CheckpointPart hook_part(DdpCore& core, std::string name = "hook");
+BRIGADE_API CheckpointPart hook_part(DdpCore& core, std::string name = "hook");
 // The layout of the buckets, which find_checkpoint() gives to DdpOptions::first_buckets.
 // Loading does nothing. Saving makes the buckets anew if the next forward pass would.
-CheckpointPart bucket_part(DdpCore& core);
+BRIGADE_API CheckpointPart bucket_part(DdpCore& core);
 // Epoch and position. At another number of ranks the position is that after as many samples
 // in all, rounded down: at most ranks - 1 samples are seen twice. A data loader must be
 // made after loading. Where the loader prefetches, the position is ahead of the training
 // loop: draw the indices with next() instead.
-CheckpointPart sampler_part(DistributedSampler& sampler, std::string name = "sampler");
+BRIGADE_API CheckpointPart sampler_part(DistributedSampler& sampler,
+                                        std::string name = "sampler");
 // torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
 // another number of ranks they stay as they are.
-CheckpointPart random_part(std::string name = "random");
+BRIGADE_API CheckpointPart random_part(std::string name = "random");
 // Scale, factors and the count of steps without overflow (brigade/optim/grad_scaler.h);
 // equal on all ranks.
-CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
+BRIGADE_API CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
 // The program's own tensors and values, equal on all ranks or each rank its own; loading
 // replaces the content of `state`.
-CheckpointPart user_part(PartState& state, bool per_rank = false,
-                         std::string name = "user");
+BRIGADE_API CheckpointPart user_part(PartState& state, bool per_rank = false,
+                                     std::string name = "user");
 
 // The step of an averager, or of LocalSGD, whose hook hook_part() stores. Between two means
 // the ranks' parameters and optimizers differ: store these per_rank().
-CheckpointPart averager_part(ModelAverager& averager, std::string name = "averager");
-CheckpointPart local_sgd_part(optim::LocalSGD& local, std::string name = "local_sgd");
+BRIGADE_API CheckpointPart averager_part(ModelAverager& averager,
+                                         std::string name = "averager");
+BRIGADE_API CheckpointPart local_sgd_part(optim::LocalSGD& local,
+                                          std::string name = "local_sgd");
 // A shared part with the global parameters, velocity and steps, and a part a rank,
 // NAME.rank, with its own parameters and what the hook keeps; at another number of ranks
 // the mean of these. Give them after model_part; the inner optimizer goes per_rank().
-std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco,
-                                         std::string name = "diloco");
+BRIGADE_API std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco,
+                                                     std::string name = "diloco");
 // The same part, each rank's own stored. At another number of ranks all load rank 0's.
-CheckpointPart per_rank(CheckpointPart part);
+BRIGADE_API CheckpointPart per_rank(CheckpointPart part);
 
 // ---- checkpoints ----
 
@@ -138,7 +145,7 @@ struct CheckpointInfo {
 
 // The checkpoint in `folder`; none when there is none. Not collective; reads no tensors.
 // Throws CheckpointError when there is something that cannot be used.
-std::optional<CheckpointInfo> find_checkpoint(const std::string& folder);
+BRIGADE_API std::optional<CheckpointInfo> find_checkpoint(const std::string& folder);
 
 // Collective, between two steps. Replaces the checkpoint in `folder`, which is made if it
 // is missing and which all ranks must see. A kill at any moment, a full disk or an error
@@ -148,15 +155,17 @@ std::optional<CheckpointInfo> find_checkpoint(const std::string& folder);
 // Files: manifest.safetensors, renamed into place last, which names the others, SET.shared
 // and SET.rank-N, with their checksums. Other files in the folder stay; those of older sets
 // go.
-void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup& group,
-                     std::span<const CheckpointPart> parts);
+BRIGADE_API void save_checkpoint(const std::string& folder, int64_t step,
+                                 const ProcessGroup& group,
+                                 std::span<const CheckpointPart> parts);
 
 // Collective. Loads `parts` from the checkpoint in `folder` and gives its step; none, and
 // nothing changed, when there is none. Parts of the checkpoint that were not asked for are
 // passed over; one asked for that it does not have is an error. Throws CheckpointError on
 // every rank, with the first failing rank's reason, when anything is missing, truncated,
 // corrupt or does not fit on any rank; then nothing has changed on any.
-std::optional<int64_t> load_checkpoint(const std::string& folder, const ProcessGroup& group,
-                                       std::span<const CheckpointPart> parts);
+BRIGADE_API std::optional<int64_t> load_checkpoint(const std::string& folder,
+                                                   const ProcessGroup& group,
+                                                   std::span<const CheckpointPart> parts);
 
 }  // namespace brigade

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/mixed_precision.h"
 #include "brigade/process_group.h"
@@ -82,7 +83,7 @@ struct JoinOptions {
 };
 
 // In join() with throw_on_early_termination: at least one rank has come to its end.
-class UnevenInputsError : public Error {
+class BRIGADE_API UnevenInputsError : public Error {
  public:
   using Error::Error;
 };
@@ -103,7 +104,7 @@ struct DdpModel {
   std::function<NamedBuffers()> buffers;
 };
 // REQUIRES: `module` is owned by a std::shared_ptr; it must outlive the result.
-DdpModel describe_model(torch::nn::Module& module);
+BRIGADE_API DdpModel describe_model(torch::nn::Module& module);
 
 // Times are means over the iterations measured: the first ten, then every hundredth.
 struct DdpLoggingData {
@@ -125,7 +126,7 @@ struct DdpLoggingData {
 
 // Optimizers that step in the backward pass; apply_optimizer_in_backward
 // (brigade/optim/in_backward.h) makes one.
-class InBackward {
+class BRIGADE_API InBackward {
  public:
   virtual ~InBackward() = default;
   // A hook that reduces as `hook` does (empty: by all-reduce), then steps the parameters.
@@ -137,7 +138,7 @@ class InBackward {
 
 // Not thread-safe: one training loop drives it. Every function that says "collective" is
 // called by all ranks of the group, in the same order.
-class DdpCore {
+class BRIGADE_API DdpCore {
   struct State;
 
  public:
@@ -242,9 +243,10 @@ class DdpCore {
 
 // Drops the parameters' gradients, or sets them to zero; also those that are views into
 // buckets.
-void zero_grad(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
+BRIGADE_API void zero_grad(const std::vector<at::Tensor>& parameters,
+                           bool set_to_none = true);
 // What optimizer.zero_grad() does, also where gradients are views into buckets, on which
 // LibTorch's own throws.
-void zero_grad(torch::optim::Optimizer& optimizer, bool set_to_none = true);
+BRIGADE_API void zero_grad(torch::optim::Optimizer& optimizer, bool set_to_none = true);
 
 }  // namespace brigade

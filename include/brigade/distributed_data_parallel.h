@@ -19,12 +19,13 @@
 
 #include "brigade/collect_tensors.h"
 #include "brigade/ddp_core.h"
+#include "brigade/export.h"
 
 namespace brigade {
 
 // Backward passes of forward passes within its lifetime only accumulate; the first one
 // after it synchronises what has accumulated.
-class [[nodiscard]] NoSync {
+class BRIGADE_API [[nodiscard]] NoSync {
  public:
   explicit NoSync(DdpCore& core) : core_(&core), before_(core.gradient_sync()) {
     core_->set_gradient_sync(false);

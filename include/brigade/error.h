@@ -4,30 +4,32 @@
 #include <stdexcept>
 #include <string>
 
+#include "brigade/export.h"
+
 namespace brigade {
 
 // The base of all of them.
-class Error : public std::runtime_error {
+class BRIGADE_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 // A bad option, argument or environment variable. Programs exit with 2.
-class ConfigError : public Error {
+class BRIGADE_API ConfigError : public Error {
  public:
   using Error::Error;
 };
 // The ranks could not find each other.
-class RendezvousError : public Error {
+class BRIGADE_API RendezvousError : public Error {
  public:
   using Error::Error;
 };
 // Something that waits for other ranks ran into the time limit.
-class TimeoutError : public Error {
+class BRIGADE_API TimeoutError : public Error {
  public:
   using Error::Error;
 };
 // The ranks disagree about what must be equal: model, hook, options.
-class MismatchError : public Error {
+class BRIGADE_API MismatchError : public Error {
  public:
   using Error::Error;
 };

@@ -1,5 +1,6 @@
 // A hook's collectives among some of the ranks only.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 
@@ -13,7 +14,7 @@ namespace brigade {
 //
 // Different groups of ranks may be at it side by side. Scopes on one Comm must end in the
 // reverse order of their beginning.
-class GroupScope {
+class BRIGADE_API GroupScope {
  public:
   GroupScope(Comm& comm, ProcessGroup group);
   ~GroupScope();

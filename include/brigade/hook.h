@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 #include "brigade/task.h"
 
 namespace c10d {
@@ -36,7 +37,7 @@ namespace brigade {
 class ProcessGroup;
 
 // The gradients of several parameters in one flat tensor. Copies share it.
-class Bucket {
+class BRIGADE_API Bucket {
  public:
   // `names` are those of the bucket's parameters, in its order.
   Bucket(c10d::GradBucket bucket, std::vector<std::string> names);
@@ -63,7 +64,7 @@ class Bucket {
 
 // A collective under way. Awaiting it gives no value: the result is in the tensors it was
 // given. Throws what the collective failed with.
-class [[nodiscard]] Collective {
+class BRIGADE_API [[nodiscard]] Collective {
  public:
   struct Operation;
   explicit Collective(std::unique_ptr<Operation> operation);
@@ -81,7 +82,7 @@ class [[nodiscard]] Collective {
 // and contiguous. Every rank must await the same collectives, with the same sizes and
 // dtypes, for the same bucket. Await each before the next is asked for; to have several
 // under way at once, split().
-class Comm {
+class BRIGADE_API Comm {
  public:
   struct Lane;
   explicit Comm(std::unique_ptr<Lane> lane);
@@ -146,7 +147,7 @@ inline constexpr const char* kErrorPrefix = "error.";
 // For another number of ranks: the mean of the errors, which is what error feedback needs,
 // and the rest as the first shard has it. Not bitwise exact. REQUIRES: one state for each
 // rank of the group that saved, from the same step.
-HookState combine_states(std::span<const HookState> shards);
+BRIGADE_API HookState combine_states(std::span<const HookState> shards);
 
 // What a model tells its hook before each backward pass that reduces.
 struct HookPass {
@@ -158,7 +159,7 @@ struct HookPass {
 };
 
 // A way to reduce gradients. One object serves one model on one rank.
-class Hook {
+class BRIGADE_API Hook {
  public:
   virtual ~Hook() = default;
   virtual std::string name() const = 0;
@@ -187,15 +188,15 @@ class Hook {
 
 // Gives the mean of the bucket over the ranks, in the bucket's own buffer. Divides before
 // it adds, so that no sum overflows. The mean of a sparse bucket is in a new tensor.
-Task<at::Tensor> average(Bucket bucket, Comm& comm);
+BRIGADE_API Task<at::Tensor> average(Bucket bucket, Comm& comm);
 
 // A plain function as a hook.
-std::shared_ptr<Hook> make_hook(std::string name,
-                                std::function<Task<at::Tensor>(Bucket, Comm&)> reduce);
+BRIGADE_API std::shared_ptr<Hook> make_hook(
+    std::string name, std::function<Task<at::Tensor>(Bucket, Comm&)> reduce);
 
 // What came out of backward() when a hook or one of its collectives failed, on this rank or
 // on another.
-class HookError : public Error {
+class BRIGADE_API HookError : public Error {
  public:
   using Error::Error;
 };

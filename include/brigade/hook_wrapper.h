@@ -14,13 +14,14 @@
 #include <memory>
 #include <string>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 
 namespace brigade {
 
 // Passes everything on to the inner hook, except name() and reduce(), which each wrapper
 // writes itself.
-class HookWrapper : public Hook {
+class BRIGADE_API HookWrapper : public Hook {
  public:
   // Throws ConfigError if there is no inner hook.
   explicit HookWrapper(std::shared_ptr<Hook> inner);
@@ -57,7 +58,8 @@ class HookWrapper : public Hook {
 
 // Dense buckets of floating-point gradients come to `inner` as `dtype`, and its result is
 // cast back in place; others come as they are. Named `before`, the inner name, `after`.
-std::shared_ptr<Hook> in_dtype(at::ScalarType dtype, std::shared_ptr<Hook> inner,
-                               std::string before, std::string after);
+BRIGADE_API std::shared_ptr<Hook> in_dtype(at::ScalarType dtype,
+                                           std::shared_ptr<Hook> inner, std::string before,
+                                           std::string after);
 
 }  // namespace brigade

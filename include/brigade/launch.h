@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 
 namespace brigade {
 
@@ -87,7 +88,7 @@ struct WorkerFailure {
 };
 
 // A job that did not end well. The text is a report for people, of several lines.
-class LaunchError : public Error {
+class BRIGADE_API LaunchError : public Error {
  public:
   LaunchError(const std::string& report, int exit_code,
               std::optional<WorkerFailure> failure = {})
@@ -118,23 +119,23 @@ class LaunchError : public Error {
 // would copy locks that nobody will ever release. Torch's thread pools count: compute in
 // the workers. Throws ConfigError (options), RendezvousError (store, other hosts),
 // LaunchError.
-void launch(int workers, const std::function<void(int rank)>& function,
-            const LaunchOptions& options = {});
+BRIGADE_API void launch(int workers, const std::function<void(int rank)>& function,
+                        const LaunchOptions& options = {});
 
 // The same for a program: `command` is its name, looked up in PATH unless it has a slash,
 // and its arguments. The calling process may have threads; then signals reach the job only
 // if all of them block these signals.
-void launch(int workers, const std::vector<std::string>& command,
-            const LaunchOptions& options = {});
+BRIGADE_API void launch(int workers, const std::vector<std::string>& command,
+                        const LaunchOptions& options = {});
 
 // OMP_NUM_THREADS for each of `workers` on this host: max(1, cores / workers). launch()
 // sets it where the variable is not set.
-int threads_per_worker(int workers);
+BRIGADE_API int threads_per_worker(int workers);
 
 // For the main() of a worker program: calls `function`, and gives the exit code that main()
 // should return. An exception is printed to stderr, and written to TORCHELASTIC_ERROR_FILE
 // where a launcher has set that, so that it can show the cause: 2 for ConfigError, 1 for
 // others.
-int record_errors(const std::function<void()>& function);
+BRIGADE_API int record_errors(const std::function<void()>& function);
 
 }  // namespace brigade

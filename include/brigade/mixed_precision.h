@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "brigade/export.h"
+
 namespace brigade {
 
 // Forward and backward passes compute in a smaller dtype; parameters, gradients and the
@@ -17,7 +19,7 @@ namespace brigade {
 // is an error; what forward() wrote into buffers is kept. Without gradients (NoGradGuard)
 // they are put back when forward() returns, and so they are when it throws. One backward
 // pass for each forward pass: a graph that was retained finds the full-precision data.
-struct MixedPrecision {
+struct BRIGADE_API MixedPrecision {
   // Parameters, and the floating-point tensors among forward()'s arguments.
   std::optional<at::ScalarType> param_dtype;
   // What a bucket is cast to for the hook, and so what travels; the result is cast back.

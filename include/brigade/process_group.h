@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/export.h"
+
 namespace at {
 class Tensor;
 }
@@ -40,7 +42,7 @@ struct ProcessGroupOptions {
 // A handle to a group of ranks; copies share the group. Thread-safe except where a function
 // says that it is collective: those are called by every rank of the group, in the same
 // order.
-class ProcessGroup {
+class BRIGADE_API ProcessGroup {
  public:
   struct State;
 
@@ -114,6 +116,6 @@ class ProcessGroup {
 // mute, the process ends with a report and exit code 1. From then on SIGPIPE is ignored, so
 // that a peer that dies is an exception, unless the program has a handler of its own or is
 // a group of one.
-ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
+BRIGADE_API ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
 
 }  // namespace brigade

@@ -8,13 +8,14 @@
 #include <string>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 
 namespace brigade {
 
 // A file or its content cannot be used. The text has the path, and says whether the file is
 // missing, not of this format, truncated or corrupt, does not fit, or what the system
 // refused.
-class CheckpointError : public Error {
+class BRIGADE_API CheckpointError : public Error {
  public:
   using Error::Error;
 };
@@ -38,12 +39,12 @@ enum class Checksums : std::uint8_t {
 // tensor, a name or metadata that the format cannot hold ("brigade.checksum" and
 // "brigade.format" are reserved), and CheckpointError if the system refuses; PATH is then
 // as it was.
-void save_safetensors(const std::string& path, const SafetensorsFile& content);
+BRIGADE_API void save_safetensors(const std::string& path, const SafetensorsFile& content);
 
 // The whole file, on the CPU. Checks everything first: lengths, bounds, overlaps, holes,
 // names, and checksums where the file has them. A file of save_safetensors in which any one
 // byte was changed is refused in either mode. Throws CheckpointError.
-SafetensorsFile load_safetensors(const std::string& path,
-                                 Checksums checksums = Checksums::if_present);
+BRIGADE_API SafetensorsFile load_safetensors(const std::string& path,
+                                             Checksums checksums = Checksums::if_present);
 
 }  // namespace brigade

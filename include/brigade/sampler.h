@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "brigade/export.h"
+
 namespace brigade {
 
 class ProcessGroup;
@@ -25,7 +27,7 @@ struct SamplerOptions {
 //
 // Call set_epoch before each epoch, or every epoch has the same order. Works as the sampler
 // of a torch::data data loader; copies are independent of each other.
-class DistributedSampler : public torch::data::samplers::Sampler<> {
+class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   // Throws ConfigError unless 0 <= rank < ranks.
   DistributedSampler(size_t dataset_size, int ranks, int rank,

@@ -17,12 +17,13 @@
 #include <coroutine>
 #include <memory>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 
 namespace brigade {
 
 // A number of permits. Thread-safe. Permits may outlive it.
-class Semaphore {
+class BRIGADE_API Semaphore {
   struct State;
 
  public:
@@ -69,7 +70,7 @@ class Semaphore {
 
 // Opens, for good, when it has been counted down to zero. Thread-safe. For a bucket that
 // must wait until the others are done, for instance.
-class Latch {
+class BRIGADE_API Latch {
  public:
   explicit Latch(int count);
   // One more to count down. REQUIRES: the latch is not open.

@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -16,18 +17,22 @@ struct Loaded {
   std::string reason;
 };
 
-std::string path_beside_this_library() {
+constexpr const char* kModule = "libbrigade_nccl.so";
+
+// Of the library, program or Python module that this function is in; ends with a slash.
+std::string own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&why_no_nccl), &info) || !info.dli_fname)
     return "";
-  std::string path = info.dli_fname;
-  auto slash = path.rfind('/');
-  return (slash == std::string::npos ? "" : path.substr(0, slash + 1)) +
-         "libbrigade_nccl.so";
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
 Loaded load() {
-  const std::string path = path_beside_this_library();
+  // Beside it, then on its run path.
+  const std::string beside = own_folder() + kModule;
+  const std::string path = access(beside.c_str(), F_OK) == 0 ? beside : kModule;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* why = dlerror();

@@ -31,6 +31,7 @@ ALLOWED = {
 # below the tools may include.
 PUBLIC = {
     "error": "error",
+    "export": "error",
     "task": "engine",
     "comm": "engine",
     "bucket": "engine",

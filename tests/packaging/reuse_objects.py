@@ -19,7 +19,7 @@ WITH_VALUE = {"-o", "-c", "-MF", "-MT", "-include"}
 DROPPED = {"-MD", "-Winvalid-pch", "-fpch-preprocess", "-g", "-g1"}
 
 
-TARGETS = re.compile(r"\bbrigade(_python|_tool|_command|_nccl)?\.dir\b")
+TARGETS = re.compile(r"\bbrigade(_python|_tool|_command|_nccl|_objects)?\.dir\b")
 
 
 def essence(arguments):

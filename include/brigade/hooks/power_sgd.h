@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 
 namespace brigade {
@@ -38,7 +39,7 @@ struct CompressionStats {
   int64_t elements_after = 0;
 };
 
-class PowerSGDHook : public Hook {
+class BRIGADE_API PowerSGDHook : public Hook {
  public:
   virtual CompressionStats compression_stats() const = 0;
 };
@@ -46,8 +47,9 @@ class PowerSGDHook : public Hook {
 // Each matrix of a bucket by itself; vectors and matrices too small to gain go uncompressed
 // with the P's in one all-reduce; the Q's follow in a second. Keeps errors and Q's by
 // parameter. Throws ConfigError for options out of range.
-std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
+BRIGADE_API std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
 // The whole bucket as one square matrix: faster, coarser.
-std::shared_ptr<PowerSGDHook> make_batched_power_sgd(PowerSGDOptions options = {});
+BRIGADE_API std::shared_ptr<PowerSGDHook> make_batched_power_sgd(
+    PowerSGDOptions options = {});
 
 }  // namespace brigade

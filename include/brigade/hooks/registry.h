@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 
@@ -36,19 +37,19 @@ struct HookEntry {
   // Whether one step may be further off because the rest is fed back in the next.
   bool error_feedback;
 };
-std::span<const HookEntry> hook_table();
+BRIGADE_API std::span<const HookEntry> hook_table();
 
 // "fp16", "powersgd:rank=2,start=10", "fp16+powersgd": a name with options, and wrappers
 // (fp16, bf16) before it, each followed by '+'. Throws ConfigError that lists what is known
 // and, for a near miss, the likely one.
-std::shared_ptr<Hook> make_hook(std::string_view spec);
-std::shared_ptr<Hook> make_hook(DDPCommHookType type);
+BRIGADE_API std::shared_ptr<Hook> make_hook(std::string_view spec);
+BRIGADE_API std::shared_ptr<Hook> make_hook(DDPCommHookType type);
 // The spec that make_hook(type) stands for, e.g. "powersgd:rank=2".
-std::string_view hook_spec(DDPCommHookType type);
+BRIGADE_API std::string_view hook_spec(DDPCommHookType type);
 
 // Any inner hook on a bucket cast to half, its result cast back.
-std::shared_ptr<Hook> fp16_compress_wrapper(std::shared_ptr<Hook> inner);
-std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> inner);
+BRIGADE_API std::shared_ptr<Hook> fp16_compress_wrapper(std::shared_ptr<Hook> inner);
+BRIGADE_API std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> inner);
 
 // PyTorch's way to set a hook. `state`: the group to reduce over; none: the model's own.
 template <class Ddp>

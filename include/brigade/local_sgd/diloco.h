@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/local_sgd/inner_step.h"
 #include "brigade/optim/optimizer.h"
@@ -65,7 +66,7 @@ struct DiLoCoOptions {
 
 // Not thread-safe: one training loop drives it. The model and the optimizer must outlive
 // it. Every function that says "collective" is called by all ranks, in the same order.
-class DiLoCo {
+class BRIGADE_API DiLoCo {
  public:
   // Collective. Of the model's parameters, those that need gradients. Throws ConfigError
   // for bad options, MismatchError if options or models differ between ranks.

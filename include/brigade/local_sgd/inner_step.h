@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "brigade/export.h"
 #include "brigade/optim/functional.h"
 
 namespace brigade::optim {
@@ -12,7 +13,7 @@ namespace brigade::optim {
 using InnerStep = std::function<void()>;
 
 namespace detail {
-InnerStep step_each(
+BRIGADE_API InnerStep step_each(
     std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step_param,
     std::vector<at::Tensor> parameters);
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "brigade/ddp_core.h"
+#include "brigade/export.h"
 #include "brigade/local_sgd/inner_step.h"
 #include "brigade/local_sgd/model_averager.h"
 #include "brigade/local_sgd/post_local_sgd.h"
@@ -43,7 +44,7 @@ struct LocalSGDOptions {
 // rank 0's before each forward pass, over all ranks, if the model has any: with
 // DdpOptions::broadcast_buffers = false they stay local. Not inside of join(): the first
 // pass there throws.
-class LocalSGD {
+class BRIGADE_API LocalSGD {
  public:
   // Collective, between two iterations. The hook that the model has now, or all-reduce,
   // goes on averaging its gradients, among fewer ranks after the warm-up. Throws

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 #include "brigade/process_group.h"
 
 namespace brigade {
@@ -23,12 +24,12 @@ namespace brigade {
 // Collective. Every parameter becomes its mean over the group, on all ranks the same bits.
 // Half types are averaged in float32. Gives the bytes that this rank sent. Throws
 // ConfigError for a parameter that is no dense tensor of floating point.
-int64_t average_parameters(const std::vector<at::Tensor>& parameters,
-                           const ProcessGroup& group);
+BRIGADE_API int64_t average_parameters(const std::vector<at::Tensor>& parameters,
+                                       const ProcessGroup& group);
 
 // Counts steps and knows at which ones parameters are averaged, and over whom. All ranks
 // call it with the same parameters, whether they have gradients or not.
-class ModelAverager {
+class BRIGADE_API ModelAverager {
  public:
   virtual ~ModelAverager() = default;
 
@@ -75,7 +76,7 @@ struct PeriodicModelAveragerOptions {
 
 // The mean over all ranks at step warmup_steps (steps count from 0), and then at every
 // period-th.
-class PeriodicModelAverager : public ModelAverager {
+class BRIGADE_API PeriodicModelAverager : public ModelAverager {
  public:
   // Collective; see ModelAverager for what it throws.
   PeriodicModelAverager(ProcessGroup group, PeriodicModelAveragerOptions options);
@@ -104,7 +105,7 @@ struct HierarchicalModelAveragerOptions {
 // At most one mean a step: that of the largest period that divides the step, counted from
 // the very first, 0, as PyTorch does. So one level equals PeriodicModelAverager if its
 // period divides the warm-up.
-class HierarchicalModelAverager : public ModelAverager {
+class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
  public:
   // Collective; see ModelAverager for what it throws.
   HierarchicalModelAverager(ProcessGroup group, HierarchicalModelAveragerOptions options);

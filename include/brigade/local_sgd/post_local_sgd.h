@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "brigade/export.h"
 #include "brigade/hook_wrapper.h"
 #include "brigade/process_group.h"
 
@@ -27,7 +28,7 @@ struct PostLocalSGDOptions {
   bool post_local_gradient_allreduce = true;
 };
 
-class PostLocalSGDHook : public HookWrapper {
+class BRIGADE_API PostLocalSGDHook : public HookWrapper {
  public:
   using HookWrapper::HookWrapper;
   // Backward passes so far; from start_localSGD_iter on they are local.
@@ -38,7 +39,7 @@ class PostLocalSGDHook : public HookWrapper {
 
 // `inner` does the averaging, over all or among few; empty: all-reduce. Its state is part
 // of this hook's. Throws ConfigError for options out of range.
-std::shared_ptr<PostLocalSGDHook> make_post_local_sgd(PostLocalSGDOptions options = {},
-                                                      std::shared_ptr<Hook> inner = {});
+BRIGADE_API std::shared_ptr<PostLocalSGDHook> make_post_local_sgd(
+    PostLocalSGDOptions options = {}, std::shared_ptr<Hook> inner = {});
 
 }  // namespace brigade

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "brigade/export.h"
 #include "brigade/local_sgd/model_averager.h"
 
 namespace torch::optim {
@@ -20,7 +21,7 @@ class OutputArchive;
 namespace brigade::optim {
 
 // A learning-rate scheduler takes optimizer(), which is any of torch::optim's.
-class PostLocalSGDOptimizer {
+class BRIGADE_API PostLocalSGDOptimizer {
  public:
   // Throws ConfigError if one of them is null.
   PostLocalSGDOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -46,9 +47,9 @@ class PostLocalSGDOptimizer {
   std::shared_ptr<ModelAverager> averager_;
 };
 
-torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
-                                            const PostLocalSGDOptimizer& optimizer);
-torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
-                                           PostLocalSGDOptimizer& optimizer);
+BRIGADE_API torch::serialize::OutputArchive& operator<<(
+    torch::serialize::OutputArchive& archive, const PostLocalSGDOptimizer& optimizer);
+BRIGADE_API torch::serialize::InputArchive& operator>>(
+    torch::serialize::InputArchive& archive, PostLocalSGDOptimizer& optimizer);
 
 }  // namespace brigade::optim

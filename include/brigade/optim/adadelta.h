@@ -1,10 +1,11 @@
 // Adadelta: steps in proportion to the changes there were.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
 
-struct AdadeltaOptions {
+struct BRIGADE_API AdadeltaOptions {
   double lr = 1.0;          // >= 0
   double rho = 0.9;         // 0 to 1
   double eps = 1e-6;        // >= 0

@@ -1,10 +1,11 @@
 // Adagrad: steps shrink with the sum of all squared gradients.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
 
-struct AdagradOptions {
+struct BRIGADE_API AdagradOptions {
   double lr = 1e-2;                      // >= 0
   double lr_decay = 0;                   // >= 0
   double weight_decay = 0;               // >= 0

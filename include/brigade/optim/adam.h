@@ -2,6 +2,7 @@
 #pragma once
 #include <utility>
 
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
@@ -19,7 +20,7 @@ void adam_fields(auto& self, auto& field) {
 }
 }  // namespace detail
 
-struct AdamOptions {
+struct BRIGADE_API AdamOptions {
   double lr = 1e-3;                             // >= 0
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
   double eps = 1e-8;                            // >= 0

@@ -1,10 +1,11 @@
 // Adamax: Adam with the largest magnitude in place of the mean square.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/adam.h"
 
 namespace brigade::optim {
 
-struct AdamaxOptions {
+struct BRIGADE_API AdamaxOptions {
   double lr = 2e-3;                             // >= 0
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
   double eps = 1e-8;                            // >= 0

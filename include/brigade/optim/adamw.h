@@ -1,11 +1,12 @@
 // AdamW: Adam, except that weight decay shrinks the parameter itself and leaves the
 // gradient alone.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/adam.h"
 
 namespace brigade::optim {
 
-struct AdamWOptions {
+struct BRIGADE_API AdamWOptions {
   double lr = 1e-3;                             // >= 0
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
   double eps = 1e-8;                            // >= 0

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -30,7 +31,7 @@ concept FunctionalOptimizer = requires(T& optimizer, const at::Tensor& parameter
 // the parameters that the optimizer was made with, each with the options of its group.
 // Learning rates are changed in the optimizer's own options, and the optimizer keeps its
 // state.
-class TorchOptimizer {
+class BRIGADE_API TorchOptimizer {
  public:
   explicit TorchOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   // Throws ConfigError for a parameter that is not in the optimizer.
@@ -43,7 +44,7 @@ class TorchOptimizer {
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::unordered_map<const c10::TensorImpl*, size_t> group_of_;
 };
-std::shared_ptr<TorchOptimizer> functional(
+BRIGADE_API std::shared_ptr<TorchOptimizer> functional(
     std::shared_ptr<torch::optim::Optimizer> optimizer);
 
 // An optimizer of any type. `description` must be equal on all ranks; it is the optimizer's

@@ -20,6 +20,7 @@
 #include <optional>
 #include <vector>
 
+#include "brigade/export.h"
 #include "brigade/optim/functional.h"
 #include "brigade/process_group.h"
 
@@ -48,7 +49,7 @@ struct GradScalerState {
 
 // Optimizers in the backward pass can't use it: they step before an overflow elsewhere is
 // known. Not thread-safe.
-class GradScaler {
+class BRIGADE_API GradScaler {
  public:
   // With a group, an overflow on one rank counts on all ranks; step() and unscale_() are
   // then collective. Without a group each rank judges by its own gradients, which is enough

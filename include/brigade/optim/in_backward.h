@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/ddp_core.h"
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/optim/functional.h"
 
@@ -25,11 +26,12 @@ struct StepOptions {
 };
 
 namespace detail {
-std::shared_ptr<Hook> hook_then(std::shared_ptr<Hook> hook, Stepper stepper,
-                                const std::vector<at::Tensor>& parameters,
-                                const StepOptions& options);
-void attach(DdpCore& core, Stepper stepper, const std::vector<at::Tensor>& parameters,
-            const StepOptions& options);
+BRIGADE_API std::shared_ptr<Hook> hook_then(std::shared_ptr<Hook> hook, Stepper stepper,
+                                            const std::vector<at::Tensor>& parameters,
+                                            const StepOptions& options);
+BRIGADE_API void attach(DdpCore& core, Stepper stepper,
+                        const std::vector<at::Tensor>& parameters,
+                        const StepOptions& options);
 }  // namespace detail
 
 // Returns a hook that reduces a bucket as `hook` does, and then steps those of its

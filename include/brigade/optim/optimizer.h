@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "brigade/error.h"
+#include "brigade/export.h"
 
 namespace brigade::optim {
 
@@ -45,7 +46,7 @@ struct Slots {
 // step_param may run for different parameters at once, in different threads; nothing else
 // may run meanwhile. State and options are kept by parameter, whatever bucket it is in.
 // State tensors have the parameter's dtype, device and layout.
-class Optimizer {
+class BRIGADE_API Optimizer {
  public:
   Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -104,15 +105,15 @@ class Optimizer {
 namespace detail {
 
 // Options as text, both ways. parse: the value under `key`, or ConfigError.
-std::string text_of(double value);
-std::string text_of(bool value);
-void parse(const std::map<std::string, std::string>& values, const std::string& key,
-           double& value);
-void parse(const std::map<std::string, std::string>& values, const std::string& key,
-           bool& value);
+BRIGADE_API std::string text_of(double value);
+BRIGADE_API std::string text_of(bool value);
+BRIGADE_API void parse(const std::map<std::string, std::string>& values,
+                       const std::string& key, double& value);
+BRIGADE_API void parse(const std::map<std::string, std::string>& values,
+                       const std::string& key, bool& value);
 // Throws ConfigError unless `holds`: "SGD: lr is -1, but must be …".
-void require(bool holds, const char* optimizer, const char* field, double value,
-             const char* rule);
+BRIGADE_API void require(bool holds, const char* optimizer, const char* field, double value,
+                         const char* rule);
 
 }  // namespace detail
 
@@ -225,7 +226,7 @@ class OptimizerOf : public Optimizer {
 // "adam:lr=0.001,amsgrad=1": a name and options as in the aggregates (betas and the like as
 // beta1 and beta2). Throws ConfigError that lists what is known and, for a near miss, the
 // likely one.
-std::shared_ptr<Optimizer> make_optimizer(std::string_view spec);
-std::vector<std::string_view> optimizer_names();
+BRIGADE_API std::shared_ptr<Optimizer> make_optimizer(std::string_view spec);
+BRIGADE_API std::vector<std::string_view> optimizer_names();
 
 }  // namespace brigade::optim

@@ -1,10 +1,11 @@
 // RMSprop, centered if wanted, with momentum if wanted.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
 
-struct RMSpropOptions {
+struct BRIGADE_API RMSpropOptions {
   double lr = 1e-2;         // >= 0
   double alpha = 0.99;      // >= 0
   double eps = 1e-8;        // >= 0

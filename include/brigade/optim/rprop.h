@@ -2,11 +2,12 @@
 #pragma once
 #include <utility>
 
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
 
-struct RpropOptions {
+struct BRIGADE_API RpropOptions {
   double lr = 1e-2;                                // >= 0; the first step size
   std::pair<double, double> etas{0.5, 1.2};        // 0 < first < 1 < second
   std::pair<double, double> step_sizes{1e-6, 50};  // the least and the most

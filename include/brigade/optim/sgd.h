@@ -1,10 +1,11 @@
 // Stochastic gradient descent, with momentum and Nesterov's form of it.
 #pragma once
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade::optim {
 
-struct SGDOptions {
+struct BRIGADE_API SGDOptions {
   double lr = 1e-3;         // >= 0
   double momentum = 0;      // >= 0; 0: no state
   double dampening = 0;     // of what enters the momentum

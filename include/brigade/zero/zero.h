@@ -20,13 +20,14 @@
 #include <vector>
 
 #include "brigade/ddp_core.h"
+#include "brigade/export.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/process_group.h"
 
 namespace brigade::optim {
 
 // What steps one rank's share of a group of parameters.
-class ShardOptimizer {
+class BRIGADE_API ShardOptimizer {
  public:
   virtual ~ShardOptimizer() = default;
   // By one thread at a time, with gradients disabled. The gradient is left as it is.
@@ -47,7 +48,7 @@ class ShardOptimizer {
 // The tensors that the function gets share memory with the parameters, and are no others
 // than those the optimizer will step; there may be none of them. It is called again when
 // the share changes and when state is loaded, and must give the same kind each time.
-class ShardFactory {
+class BRIGADE_API ShardFactory {
  public:
   using Make =
       std::function<std::shared_ptr<ShardOptimizer>(const std::vector<at::Tensor>& share)>;
@@ -96,7 +97,7 @@ struct ZeroOptions {
 
 // An optimizer whose state is spread over the ranks; zero_part (brigade/checkpoint.h) saves
 // any. Functions that say "collective" are called by all ranks of its group.
-class ShardedOptimizer {
+class BRIGADE_API ShardedOptimizer {
  public:
   virtual ~ShardedOptimizer() = default;
 
@@ -127,7 +128,7 @@ class ShardedOptimizer {
 
 // Parameters are given out by size, the largest first, each to the rank that has least so
 // far; a parameter is not divided. Not thread-safe.
-class ZeroRedundancyOptimizer : public ShardedOptimizer {
+class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
  public:
   // Collective. Throws ConfigError for bad input, and MismatchError, on every rank, where
   // the ranks' parameters or optimizers differ.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/export.h"
 #include "brigade/hook.h"
 #include "brigade/zero/zero.h"
 
@@ -32,11 +33,11 @@ namespace brigade::optim {
 
 // Steps when the last bucket is reduced: one broadcast for each owner. Not with
 // skip_all_reduce_unused_params, where the last bucket may not come.
-std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& core,
-                                          std::shared_ptr<ZeroRedundancyOptimizer> zero,
-                                          bool shard_buckets = false);
+BRIGADE_API std::shared_ptr<Hook> hook_with_zero_step(
+    std::shared_ptr<Hook> hook, DdpCore& core,
+    std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets = false);
 // Steps each bucket as soon as it is reduced.
-std::shared_ptr<Hook> hook_with_zero_step_interleaved(
+BRIGADE_API std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets = false);
 
@@ -60,7 +61,7 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
 // parameters. Every rank owns 1/ranks of every parameter, whatever bucket it is in, so
 // nothing moves when buckets change; the optimizer sees flat shards of parameters, and must
 // be one whose step of an element depends on that element only: all of brigade::optim are.
-class ZeroHook : public Hook, public ShardedOptimizer {
+class BRIGADE_API ZeroHook : public Hook, public ShardedOptimizer {
  public:
   std::string name() const override { return "zero"; }
   using Hook::load_state;
@@ -73,9 +74,10 @@ class ZeroHook : public Hook, public ShardedOptimizer {
 // Collective, between iterations. Throws ConfigError for parameters that the hook can't
 // divide (sparse gradients, not dense in memory) and where a group lacks one that the model
 // trains or has one that it does not. ddp->core().set_in_backward(nullptr) takes it off.
-std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,
-                                                 std::vector<ZeroGroup> groups);
-std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core, ShardFactory optimizer);
+BRIGADE_API std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,
+                                                             std::vector<ZeroGroup> groups);
+BRIGADE_API std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,
+                                                             ShardFactory optimizer);
 template <class Ddp, class What>
 requires requires(Ddp& ddp) { ddp->core(); }
 std::shared_ptr<ZeroHook> apply_zero_in_backward(Ddp& ddp, What what) {
