@@ -5,9 +5,9 @@
 namespace brigade::testing {
 namespace {
 
-struct PassCase : Setting {
+struct PassCase : DdpSetting {
   PassCase(int ranks, bool views, bool several_buckets, at::ScalarType dtype)
-      : Setting{ranks, views, several_buckets}, dtype(dtype) {}
+      : DdpSetting{ranks, views, several_buckets}, dtype(dtype) {}
   at::ScalarType dtype;
 };
 class MixedPrecisionPass : public ::testing::TestWithParam<PassCase> {};

@@ -28,12 +28,12 @@ Holder seeded(int seed = 1) {
 }
 
 // How a model is trained in a parametrised test.
-struct Setting {
+struct DdpSetting {
   int ranks;
   bool views;
   bool several_buckets;
 };
-inline std::string name_of(const Setting& setting) {
+inline std::string name_of(const DdpSetting& setting) {
   return std::to_string(setting.ranks) + "Ranks" + (setting.views ? "Views" : "Copies") +
          (setting.several_buckets ? "SeveralBuckets" : "OneBucket");
 }

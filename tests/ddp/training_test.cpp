@@ -6,7 +6,7 @@
 namespace brigade::testing {
 namespace {
 
-using TrainingCase = Setting;
+using TrainingCase = DdpSetting;
 class Training : public ::testing::TestWithParam<TrainingCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Cases, Training,
