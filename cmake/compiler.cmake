@@ -77,6 +77,10 @@ endfunction()
 # of torch/torch.h. g++ takes one only under the options it was made with.
 function(brigade_share_headers target owner)
   target_compile_options(${target} PRIVATE -fPIC)
+  get_target_property(visibility ${owner} CXX_VISIBILITY_PRESET)
+  if(visibility)
+    set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET ${visibility} VISIBILITY_INLINES_HIDDEN ON)
+  endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
