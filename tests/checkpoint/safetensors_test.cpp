@@ -75,7 +75,8 @@ at::Tensor pattern(at::ScalarType dtype, std::vector<int64_t> shape) {
 }
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+         (a.nbytes() == 0 ||
+          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 SafetensorsFile every_dtype() {
   SafetensorsFile file{.metadata = {{"key", "value \"quoted\" ü\n"}, {"", "empty name"}}};
@@ -398,7 +399,9 @@ TEST(Safetensors, AKillAtAnyMomentLeavesTheLastGoodFile) {
       char none;
       EXPECT_EQ(read(begun[0], &none, 1), 0);
       close(begun[0]);
-      usleep(static_cast<useconds_t>(attempt * 53 % 5000));
+      // A slow machine begins to write later: longer as long as no kill has met a write.
+      const int patience = killed_early > 0 ? 1 : 1 + attempt / 15;
+      usleep(static_cast<useconds_t>(attempt * 53 % 5000 * patience));
       kill(child, SIGKILL);
       waitpid(child, nullptr, 0);
       killed_early += ::access((path + ".partial").c_str(), F_OK) == 0;

@@ -1,9 +1,11 @@
 #include "support/ranks.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -18,7 +20,15 @@ class FailureFile {
   FailureFile() : fd_(memfd_create("failures", MFD_CLOEXEC)) {
     if (fd_ < 0) throw std::runtime_error("no memory file");
   }
+  // The file of the process that started this one.
+  explicit FailureFile(const char* path)
+      : fd_(open(path, O_WRONLY | O_APPEND | O_CLOEXEC)) {
+    if (fd_ < 0) throw std::runtime_error("the failures cannot be told");
+  }
   ~FailureFile() { close(fd_); }
+  std::string path() const {
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_);
+  }
   void add(int rank, const std::string& text) const {
     const std::string line = "rank " + std::to_string(rank) + ": " + text + "\n";
     if (write(fd_, line.data(), line.size()) < 0) _exit(98);
@@ -64,17 +74,67 @@ void work(int rank, const std::function<void(ProcessGroup)>& body,
   // A failed assertion does not end the others: they may have something to say as well.
 }
 
+// ThreadSanitizer has a thread of its own, so nothing can be forked: workers are started
+// afresh, run the same test, and take part in the call of run_ranks that is meant.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kStartsAfresh = true;
+#else
+constexpr bool kStartsAfresh = false;
+#endif
+constexpr const char* kCall = "BRIGADE_TEST_CALL";
+constexpr const char* kFailures = "BRIGADE_TEST_FAILURES";
+
+std::string name_of_test() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return std::string(test->test_suite_name()) + "." + test->name();
+}
+
+// Which call of run_ranks in the present test this is.
+int number_of_call() {
+  static std::string test;
+  static int calls = 0;
+  if (name_of_test() != test) {
+    test = name_of_test();
+    calls = 0;
+  }
+  return ++calls;
+}
+
+void work_if_meant(int call, const std::function<void(ProcessGroup)>& body,
+                   const RankOptions& options) {
+  if (call != std::atoi(std::getenv(kCall))) return;
+  {
+    const FailureFile failures(std::getenv(kFailures));
+    work(std::atoi(std::getenv("RANK")), body, options, failures);
+  }
+  std::exit(0);
+}
+
+void launch_afresh(int ranks, int call, const FailureFile& failures,
+                   LaunchOptions options) {
+  options.environment = {{kCall, std::to_string(call)}, {kFailures, failures.path()}};
+  launch(ranks, {"/proc/self/exe", "--gtest_brief=1", "--gtest_filter=" + name_of_test()},
+         options);
+}
+
 }  // namespace
 
 void run_ranks(int ranks, const std::function<void(ProcessGroup)>& body,
                const RankOptions& options) {
   setenv("OMP_NUM_THREADS", "1", 0);
+  const int call = number_of_call();
+  if (kStartsAfresh && std::getenv(kCall)) return work_if_meant(call, body, options);
   const FailureFile failures;
   std::string ending;
+  const LaunchOptions launch_options{
+      .grace = std::chrono::milliseconds(500), .wall = options.wall, .prefix = false};
   try {
-    launch(
-        ranks, [&](int rank) { work(rank, body, options, failures); },
-        {.grace = std::chrono::milliseconds(500), .wall = options.wall, .prefix = false});
+    if (kStartsAfresh) {
+      launch_afresh(ranks, call, failures, launch_options);
+    } else {
+      launch(
+          ranks, [&](int rank) { work(rank, body, options, failures); }, launch_options);
+    }
   } catch (const LaunchError& error) {
     ending = error.what();
   }
