@@ -4,11 +4,12 @@
 #   LIBTORCH=DIR   a LibTorch 2.11 to use instead of the active Python's or the one in .venv
 #   JOBS=N         compilers and tests at a time (default: what cores and memory allow)
 #   PREFIX=DIR     where `make install` puts things (default /usr/local); DESTDIR works as usual
-#   ARGS="..."     passed on by `make demo` (to brigade demo), `make test` (to ctest), `make bench`
+#   ARGS="..."     passed on by `make demo` (to brigade demo), `make test` (to ctest), `make bench`, `make faults`, `make soak`
+#   MINUTES, SEED  of `make soak`
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check build bench docs format lint clean install
+.PHONY: help demo test faults soak check build bench docs format lint clean install
 scripts := $(shell dirname "$(strip $(MAKEFILE_LIST))")/scripts
 export LIBTORCH JOBS PREFIX DESTDIR
 
@@ -20,6 +21,12 @@ demo: ## a small network trained under every hook, side by side, in under a minu
 
 test: ## build everything and run all tests
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/test" $(ARGS)
+
+faults: ## the whole table of faults: every process killed, stopped, starved …; its page in docs/ is written anew
+	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/faults" $(ARGS)
+
+soak: ## random kills with restarts for MINUTES=10 [SEED=…]; ends with the undisturbed run's parameters
+	@"$(scripts)/setup" && "$(scripts)/build" all && "$(scripts)/soak" --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") $(ARGS)
 
 check: ## what to run before proposing a change: clang-tidy, sanitizers, a browser; takes long
 	@"$(scripts)/setup" --check && "$(scripts)/build" all && "$(scripts)/check"

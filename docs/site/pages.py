@@ -25,7 +25,7 @@ SECTIONS = {
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan"],
     "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints"],
     "Python": ["python"],
-    "Inside": ["architecture", "benchmarks", "facts"],
+    "Inside": ["architecture", "benchmarks", "faults", "facts"],
 }
 
 

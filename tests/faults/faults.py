@@ -1,0 +1,72 @@
+"""The vocabulary of the table: what a row is made of."""
+from dataclasses import dataclass, field
+
+CPP = ("run", "train", "bare")
+PYTHON = ("py-run", "py-bare")
+LAUNCHED = ("run", "train", "py-run")
+ALL = CPP + PYTHON
+HOSTS = ("hosts", "py-hosts")
+
+
+@dataclass(frozen=True)
+class TrainsOn:
+    """Every process ends with 0, and the parameters are those of an undisturbed run."""
+    within: float = 30  # seconds from the fault on
+    same: bool = True  # the undisturbed run's hash
+
+    def __str__(self):
+        return "trains on; the undisturbed run's parameters" if self.same else "exit code 0"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The job fails: with a code and a text for each process that the driver started.
+
+    launcher, rank0, rank1: (code, text): code is a number, a tuple of some, or None for any but 0; text is a regular
+    expression that its output must have. None: not looked at.
+    """
+    launcher: tuple = (None, "")
+    rank0: tuple = (None, "")
+    rank1: tuple = (None, "")
+    within: float = 5  # max(T + 2, 5) s of the library's promise
+    resumes: bool = True  # the same command once more ends with the undisturbed run's parameters
+    keeps: tuple = ()  # patterns of what may stay in TMPDIR
+
+    def __str__(self):
+        text = self.launcher[1] or self.rank0[1] or self.rank1[1]
+        code = next((one[0] for one in (self.launcher, self.rank0, self.rank1) if one[0] is not None), "not 0")
+        said = f", says “{text}”" if text else ""
+        return f"ends within {self.within:g} s: exit code {code}{said}" + ("; resumes to the same parameters" if self.resumes else "")
+
+
+def refuses(text, code=2, within=5):
+    """What was given cannot be used; nothing has been changed by it."""
+    return Ends(launcher=(code, text), rank0=(code, text), rank1=(None, ""), within=within, resumes=False)
+
+
+@dataclass(frozen=True)
+class EndsOrTrains:
+    """Either is right, as long as it is soon and clean: the fault may hit what is needed, or not."""
+    ends: Ends = field(default_factory=Ends)
+
+    @property
+    def within(self):
+        return max(self.ends.within, TrainsOn.within)
+
+    def __str__(self):
+        return f"trains on, or {self.ends}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str  # what goes wrong; {} stands for a value of `each`
+    do: tuple  # actions, in order
+    see: object
+    jobs: tuple = ALL
+    each: tuple = ()
+    needs: tuple = ()  # of "root", "shim", "nft"
+    quick: tuple = ()  # the ways to start a job in which it is a part of `make test`
+
+    def variants(self):
+        """Name and value of each."""
+        return [(self.name.format(value), value) for value in self.each] or [(self.name, None)]

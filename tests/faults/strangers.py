@@ -1,0 +1,98 @@
+"""Those who do not belong to the job: clients of its ports, and servers where it expects its store."""
+import contextlib
+import os
+import socket
+import struct
+import threading
+
+_VALIDATE, _SET, _DELETE = 0, 1, 8  # of LibTorch's TCPStore
+_MAGIC = 0x3C85F7CE
+
+
+def _text(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def _greeting():
+    return bytes([_VALIDATE]) + struct.pack("<I", _MAGIC)
+
+
+_MESSAGES = {
+    "garbage": os.urandom(65536),
+    "text": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "zeros": bytes(65536),
+    "huge length": _greeting() + bytes([_SET]) + struct.pack("<Q", 1 << 62) + b"x" * 1024,
+    "a half message": _greeting() + bytes([_SET]) + struct.pack("<Q", 1000) + b"x",
+    "keys set": _greeting() + b"".join(bytes([_SET]) + _text(b"stranger%d" % i) + _text(b"x" * 100) for i in range(1000)),
+    "keys deleted": _greeting() + b"".join(bytes([_DELETE]) + _text(b"stranger%d" % i) for i in range(1000)),
+}
+
+
+def visit(kind, port):
+    """Connects; what it returns is closed at the end of the case."""
+    guests = contextlib.ExitStack()
+    if kind == "many connections":
+        for _ in range(200):
+            _connect(guests, port)
+        return guests
+    if kind == "reset":
+        one = socket.create_connection(("127.0.0.1", port), 5)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.sendall(b"x")
+        one.close()
+        return guests
+    one = _connect(guests, port)
+    if kind == "half-open":
+        return guests
+    if kind == "slowloris":
+        done = threading.Event()
+        guests.callback(done.set)
+        threading.Thread(target=_drip, args=(one, done), daemon=True).start()
+        return guests
+    with contextlib.suppress(OSError):  # it may be thrown out before the end
+        one.sendall(_MESSAGES[kind])
+    return guests
+
+
+def _connect(guests, port):
+    one = guests.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+    one.settimeout(2)
+    return one
+
+
+def _drip(one, done):
+    with contextlib.suppress(OSError):
+        for byte in _greeting() + bytes(10**6):
+            one.sendall(bytes([byte]))
+            if done.wait(0.1):
+                return
+
+
+def listen(kind, port):
+    """A server that is not the store: "mute" never answers, "garbage" answers at once, "closing" hangs up."""
+    server = socket.create_server(("127.0.0.1", port))
+    held = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                guest, _ = server.accept()
+                if kind == "closing":
+                    guest.close()
+                    continue
+                held.append(guest)
+                if kind == "garbage":
+                    guest.sendall(os.urandom(4096))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def close():
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        for guest in held:
+            guest.close()
+
+    closing = contextlib.ExitStack()
+    closing.callback(close)
+    return closing
