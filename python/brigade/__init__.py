@@ -48,6 +48,7 @@ from . import (  # noqa: E402
     powerSGD_hook,
     quantization_hooks,
 )
+from ._replicas import check_replicas  # noqa: E402
 from ._setting import (  # noqa: E402
     HookEntry,
     hook_stats,
@@ -84,6 +85,7 @@ __all__ = [
     "__version__",
     "apply_zero_in_backward",
     "averagers",
+    "check_replicas",
     "ddp_zero_hook",
     "debugging_hooks",
     "default_hooks",

@@ -165,7 +165,7 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
         if found.without_gradients:
             raise _native.ConfigError(f"'{title}' is a Python hook, and this model had an optimizer in the backward pass: its "
                                       "Reducer gives no gradients to Python any more. Wrap the module anew")
-        found.slot.put_python(state, function)
+        found.slot.put_python(state, function, title)
         found.group, found.hook = None, function
     else:
         if found.without_gradients and not writes_gradients:

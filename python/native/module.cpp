@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
+#include "engine/replicas.h"
 #include "reduction.h"
 
 namespace brigade::python {
@@ -153,12 +154,15 @@ void bind_reduction(py::module_& m) {
       .def(
           "run",
           [](Reduction& reduction, c10d::GradBucket& bucket) {
-            return to_python(reduction.run(bucket));
+            return to_python(reduction.run_alone(bucket));
           },
           NoGil())
       .def("stats", &Reduction::stats)
       .def("close", &Reduction::close, NoGil());
   m.def("close_all", &Closeable::close_all, NoGil());
+  m.def("hash_tensors", &engine::hash_tensors, NoGil());
+  m.def("hash_of", &engine::hash_of);
+  m.def("describe_drift", &engine::describe_drift);
 
   py::class_<HookSlot, std::shared_ptr<HookSlot>>(m, "HookSlot")
       .def(py::init<>())
@@ -169,11 +173,11 @@ void bind_reduction(py::module_& m) {
           NoGil())
       .def_property_readonly("reduction", &HookSlot::reduction)
       .def("put_python",
-           [](HookSlot& slot, py::object state, py::object hook) {
+           [](HookSlot& slot, py::object state, py::object hook, std::string name) {
              std::shared_ptr<c10d::CommHookInterface> other =
                  std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook));
              py::gil_scoped_release unlocked;
-             slot.put(std::move(other));
+             slot.put(std::move(other), std::move(name));
            })
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {

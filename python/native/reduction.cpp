@@ -4,12 +4,17 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "future_limit.h"
 #include "torch_port/reducer.h"
 
 namespace brigade::python {
 namespace {
 
 using Group = c10d::ProcessGroup;
+
+// How much longer than the group's time limit a future may take: a collective's own error,
+// at that limit, says more.
+constexpr std::chrono::milliseconds kFutureSlack{1000};
 
 struct Open {
   std::mutex mutex;
@@ -126,11 +131,39 @@ FuturePtr Reduction::run(const c10d::GradBucket& bucket) {
   return engine->run(Bucket(bucket, names_of(bucket)));
 }
 
+void Reduction::agree_on(const engine::Buckets& buckets) {
+  std::string layout;
+  {
+    std::lock_guard lock(mutex_);
+    const auto name = [this](const at::Tensor& parameter) { return names_.of(parameter); };
+    layout = engine::describe_layout(buckets, name);
+  }
+  engine::agree_on_layout(engine()->group(), layout);
+}
+
+FuturePtr Reduction::run_alone(const c10d::GradBucket& bucket) {
+  std::string kind = std::to_string(bucket.getIndex());
+  for (const at::Tensor& parameter : bucket.getParameters())
+    kind += "; " + engine::describe(parameter);
+  bool known = false;
+  {
+    std::lock_guard lock(mutex_);
+    known = agreed_.contains(kind);
+  }
+  if (!known) {
+    engine::agree_on_layout(engine()->group(), "bucket " + kind);
+    std::lock_guard lock(mutex_);
+    agreed_.insert(kind);
+  }
+  return run(bucket);
+}
+
 HookStats Reduction::stats() const { return engine()->stats(); }
 
 void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
   std::lock_guard lock(mutex_);
+  agreed_on_first_.reset();
   followed_.reset();
   if (group)
     followed_.emplace(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(group));
@@ -138,9 +171,11 @@ void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
   other_.swap(other);
 }
 
-void HookSlot::put(std::shared_ptr<c10d::CommHookInterface> other) {
+void HookSlot::put(std::shared_ptr<c10d::CommHookInterface> other, std::string name) {
   std::shared_ptr<Reduction> reduction;
   std::lock_guard lock(mutex_);
+  name_of_other_ = std::move(name);
+  if (!limit_) limit_ = std::make_shared<FutureLimit>();
   followed_.reset();
   reduction_.swap(reduction);
   other_.swap(other);
@@ -168,15 +203,58 @@ void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType de
   before->close();
 }
 
-FuturePtr HookSlot::run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group) {
-  if (bucket.getIndex() == 0) follow(group, bucket.getBufferRef().device().type());
+// Buckets are made once, and again after the first pass.
+void HookSlot::agree_on_buckets(c10d::Reducer& reducer) {
+  const bool first = reducer.should_rebuild_buckets();
+  std::shared_ptr<Reduction> current;
+  {
+    std::lock_guard lock(mutex_);
+    if (!reduction_ || agreed_on_first_ == first) return;
+    current = reduction_;
+  }
+  current->agree_on(torch_port::buckets_of(reducer));
+  std::lock_guard lock(mutex_);
+  agreed_on_first_ = first;
+}
+
+FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
+  if (bucket.getIndex() == 0) {
+    follow(torch_port::group_of(reducer), bucket.getBufferRef().device().type());
+    agree_on_buckets(reducer);
+  }
   if (auto current = reduction()) return current->run(bucket);
-  return other()->runHook(bucket);
+  return run_other(bucket, reducer);
+}
+
+FuturePtr HookSlot::run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
+  Group& group = *torch_port::group_of(reducer);
+  const auto limit = timeout_of(group);
+  std::shared_ptr<FutureLimit> futures;
+  std::string late;
+  {
+    std::lock_guard lock(mutex_);
+    futures = limit_;
+    late = c10::str("rank ", group.getRank(), ": hook '", name_of_other_, "', bucket ",
+                    bucket.getIndex(),
+                    ": its future is not complete within the time limit of ", limit.count(),
+                    " ms");
+  }
+  return futures->watch(other()->runHook(bucket), limit + kFutureSlack, std::move(late));
 }
 
 at::Tensor HookSlot::result_of(const c10::IValue& value) {
   if (auto current = other()) return current->parseHookResult(value);
   return value.toTensor();
+}
+
+std::chrono::milliseconds timeout_of(Group& group) {
+  try {
+    for (const c10::Device& device : group.getDeviceTypes())
+      return group.getBackend(device.type())->getBackendOptions()->timeout;
+  } catch (const c10::Error&) {
+    // Not every backend has options.
+  }
+  return kBackendDefaultTimeout;
 }
 
 void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
@@ -186,7 +264,7 @@ void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
   };
   // The Reducer owns its hook, so outlives it.
   calls.run = [slot, &reducer](c10d::GradBucket& bucket) {
-    return slot->run(bucket, torch_port::group_of(reducer));
+    return slot->run(bucket, reducer);
   };
   calls.result = [slot](const c10::IValue& value) { return slot->result_of(value); };
   reducer.register_comm_hook(engine::make_bridge(std::move(calls)));

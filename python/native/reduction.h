@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -13,6 +14,7 @@
 #include "engine/bridge.h"
 #include "engine/engine.h"
 #include "engine/gradient_drop.h"
+#include "engine/layout.h"
 
 namespace c10d {
 class Reducer;
@@ -25,6 +27,8 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 // Collective over `group`: what serves tensors of `device` in it. Does not keep the group
 // itself alive, only its backend and its store.
 ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
+
+class FutureLimit;
 
 // Has threads, which must end before the interpreter does.
 class Closeable {
@@ -58,6 +62,11 @@ class Reduction : public Closeable {
   void set_hook(std::shared_ptr<Hook> hook);
   std::shared_ptr<Hook> hook() const;
   FuturePtr run(const c10d::GradBucket& bucket);
+  // The same, after all ranks have compared what such a bucket holds, once for each kind of
+  // bucket: for one that comes without its Reducer.
+  FuturePtr run_alone(const c10d::GradBucket& bucket);
+  // Collective. Throws MismatchError unless all ranks have the same buckets.
+  void agree_on(const engine::Buckets& buckets);
   HookStats stats() const;
   void close() override;
   // Collective over `group`: the same hook, for the same model.
@@ -71,6 +80,7 @@ class Reduction : public Closeable {
   std::shared_ptr<engine::Engine> engine_;  // empty once closed
   engine::ParameterNames names_;
   HookPass pass_;
+  std::set<std::string> agreed_;  // what buckets that came alone hold
 };
 
 // The place behind the bridge that a Reducer gets, once and for ever: it holds the current
@@ -82,26 +92,34 @@ class HookSlot {
   // goes on over another one when the Reducer does (DDP._update_process_group); null: its
   // group is its own affair.
   void put(std::shared_ptr<Reduction> reduction, Group* group);
-  void put(std::shared_ptr<c10d::CommHookInterface> other);
+  void put(std::shared_ptr<c10d::CommHookInterface> other, std::string name);
   std::shared_ptr<Reduction> reduction() const;
   // What the end of each backward pass that reduces drops.
   const std::shared_ptr<engine::GradientDrop> gradient_drop =
       std::make_shared<engine::GradientDrop>();
 
-  // `group`: the Reducer's.
-  FuturePtr run(c10d::GradBucket& bucket, const c10::intrusive_ptr<Group>& group);
+  FuturePtr run(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   at::Tensor result_of(const c10::IValue& value);
 
  private:
   std::shared_ptr<c10d::CommHookInterface> other() const;
+  FuturePtr run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
+  void agree_on_buckets(c10d::Reducer& reducer);
 
   mutable std::mutex mutex_;
   std::shared_ptr<Reduction> reduction_;
   // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
   std::optional<c10::weak_intrusive_ptr<Group>> followed_;
   std::shared_ptr<c10d::CommHookInterface> other_;
+  std::string name_of_other_;
+  std::shared_ptr<FutureLimit> limit_;  // of the other's futures
+  // Whether the buckets that the ranks have compared are the first ones; empty: none are.
+  std::optional<bool> agreed_on_first_;
 };
+
+// The time limit of a group's collectives.
+std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group);
 
 // Throws when the Reducer has a hook already.
 void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot);

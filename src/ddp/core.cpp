@@ -101,6 +101,10 @@ std::vector<std::string> trained_names(const DdpModel& model, const DdpOptions& 
 std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   reducer_options(options);
   if (options.mixed_precision) check(*options.mixed_precision);
+  if (options.check_replicas_every < 0) {
+    return "check_replicas_every is " + std::to_string(options.check_replicas_every) +
+           ", but must be a number of passes, or 0 for never";
+  }
   check_ignored_names(model, options.parameters_to_ignore);
   bucket_indices(options, trained_names(model, options));
   const auto& parameters = model.parameters;
@@ -166,6 +170,7 @@ void DdpCore::State::make_reducer() {
   initial_bucket_bytes = logger->get_bucket_sizes();
   static_first_pass_done = false;
   hooks_removed = false;
+  layout_agreed = false;
   accumulators.clear();
   for (const at::Tensor& parameter : trained) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
@@ -204,12 +209,17 @@ void DdpCore::State::prepare_forward() {
   }
   if (joining) announce_pass();
   try {
-    reducer->rebuild_buckets();
+    rebuild_buckets();
   } catch (const c10::Error& error) {
     auto missing = torch_port::parameters_without_gradient(error.what());
     if (missing.empty()) throw;
     throw_missing_gradients(quoted(names, missing));
   }
+  agree_on_layout();
+}
+
+void DdpCore::State::rebuild_buckets() {
+  if (reducer->rebuild_buckets()) layout_agreed = false;
 }
 
 void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) try {
@@ -293,6 +303,7 @@ void DdpCore::before_forward() {
     s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
   }
   if (s.joining) s.announce_gradient_sync();
+  s.check_replicas();
   if (s.low_precision) s.low_precision->lower(s.model);
 }
 
@@ -353,6 +364,7 @@ void DdpCore::update_process_group(ProcessGroup group) {
   state_->group = std::move(group);
   state_->reducer->reset_state();
   state_->reducer->update_process_group(state_->group.c10d());
+  state_->layout_agreed = false;
   if (!state_->hook || state_->hook_group) return;
   state_->make_engine();
   state_->make_reducer();
@@ -373,6 +385,7 @@ void DdpCore::reset() {
   s.group = s.group.duplicate();
   s.joining.reset();
   s.buffer_sync = true;
+  s.unchecked_passes = 0;
   if (s.hook) {
     s.hook->reset();
     if (s.hook_group) s.hook_group = s.hook_group.duplicate();
@@ -417,7 +430,7 @@ bool DdpCore::trains(const at::Tensor& tensor) const {
   return state_->name_of.contains(tensor.unsafeGetTensorImpl());
 }
 
-void DdpCore::rebuild_buckets() { state_->reducer->rebuild_buckets(); }
+void DdpCore::rebuild_buckets() { state_->rebuild_buckets(); }
 
 // ---- Watch ------------------------------------------------------------------------------
 

@@ -51,8 +51,11 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // Noted by engines that are gone, and whether the present one notes.
   std::vector<TraceEvent> trace;
   bool tracing = false;
-  // Whether all ranks are known to have the same hook.
+  // Whether all ranks are known to have the same hook, and the same buckets.
   bool hook_agreed = false;
+  bool layout_agreed = false;
+  // Passes since the replicas were compared.
+  int64_t unchecked_passes = 0;
 
   bool gradient_sync = true;
   // Whether this pass begins with the broadcast of buffers: not after a pass that only
@@ -100,9 +103,13 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void close_engine();
   void register_hook();
   void agree_on_hook();
+  void agree_on_layout();
   void agree_on_engine();
   void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
+  void rebuild_buckets();
+  // replicas.cpp: called in each pass that synchronises.
+  void check_replicas();
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.

@@ -6,6 +6,8 @@
 
 #include "ddp/core_state.h"
 #include "engine/bridge.h"
+#include "engine/layout.h"
+#include "torch_port/reducer.h"
 
 namespace brigade {
 
@@ -58,6 +60,17 @@ void DdpCore::State::agree_on_hook() {
   group.agree_on("hooks", hook ? hook->fingerprint() : "none", engine::kSameHook);
   if (engine) agree_on_engine();
   hook_agreed = true;
+}
+
+// Parameters may have become others since the constructor compared them.
+void DdpCore::State::agree_on_layout() {
+  if (layout_agreed) return;
+  const auto name = [this](const at::Tensor& parameter) {
+    return name_of.at(parameter.unsafeGetTensorImpl());
+  };
+  engine::agree_on_layout(group,
+                          engine::describe_layout(torch_port::buckets_of(*reducer), name));
+  layout_agreed = true;
 }
 
 // Ranks that had different hooks for a while have made different numbers of engines, which

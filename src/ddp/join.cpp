@@ -43,7 +43,8 @@ at::Tensor DdpCore::State::ended_ranks(bool self) const {
 }
 
 void DdpCore::State::shadow_pass() {
-  reducer->rebuild_buckets();
+  rebuild_buckets();
+  agree_on_layout();
   if (has_buffers_to_sync()) broadcast_buffers(agree_on_root(false));
   at::Tensor synchronising = at::zeros({1}, at::TensorOptions(device()));
   buffer_sync = sum_over_ranks(synchronising).item<float>() != 0;
@@ -99,6 +100,7 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
         "are averaged over the whole group there");
   }
   s.agree_on_hook();  // also with the ranks that have no input at all
+  s.agree_on_layout();
   s.joining = State::Joining{.options = options};
   auto leave = [&] {
     s.joining.reset();

@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "ddp/core_state.h"
+#include "engine/layout.h"
 
 namespace brigade {
 namespace {
@@ -9,26 +10,17 @@ namespace {
 // One line a thing: what it is called, a tab, all that must be equal.
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
-std::string describe(const at::Tensor& tensor) {
-  std::ostringstream out;
-  out << tensor.scalar_type() << ' ' << tensor.sizes() << " on "
-      << c10::DeviceTypeName(tensor.device().type(), true);
-  // Buckets copy the parameters' layout.
-  if (!tensor.is_contiguous()) out << ", strides " << tensor.strides();
-  return out.str();
-}
-
 Lines describe(const DdpModel& model, const DdpOptions& options) {
   Lines lines;
   for (const DdpParameter& p : model.parameters) {
     lines.emplace_back("parameter '" + p.name + "'",
-                       describe(p.tensor) +
+                       engine::describe(p.tensor) +
                            (p.tensor.requires_grad() ? "" : ", no gradient") +
                            (p.sparse_gradient ? ", sparse gradient" : ""));
   }
   if (model.buffers && options.broadcast_buffers) {
     for (const auto& [name, tensor] : model.buffers()) {
-      lines.emplace_back("buffer '" + name + "'", describe(tensor));
+      lines.emplace_back("buffer '" + name + "'", engine::describe(tensor));
     }
   }
   auto option = [&](const char* name, auto value) {
@@ -46,6 +38,7 @@ Lines describe(const DdpModel& model, const DdpOptions& options) {
          options.mixed_precision ? options.mixed_precision->describe() : "none");
   option("init_sync", options.init_sync);
   option("skip_all_reduce_unused_params", options.skip_all_reduce_unused_params);
+  option("check_replicas_every", options.check_replicas_every);
   return lines;
 }
 

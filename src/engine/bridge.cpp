@@ -33,12 +33,14 @@ void ParameterNames::set(const at::Tensor& parameter, std::string name) {
 
 std::vector<std::string> ParameterNames::of(const c10d::GradBucket& bucket) {
   std::vector<std::string> names;
-  for (const at::Tensor& parameter : bucket.getParameters()) {
-    auto [found, fresh] = names_.try_emplace(parameter.unsafeGetTensorImpl());
-    if (fresh) found->second = "parameter" + std::to_string(unnamed_++);
-    names.push_back(found->second);
-  }
+  for (const at::Tensor& parameter : bucket.getParameters()) names.push_back(of(parameter));
   return names;
+}
+
+const std::string& ParameterNames::of(const at::Tensor& parameter) {
+  auto [found, fresh] = names_.try_emplace(parameter.unsafeGetTensorImpl());
+  if (fresh) found->second = "parameter" + std::to_string(unnamed_++);
+  return found->second;
 }
 
 }  // namespace brigade::engine

@@ -33,6 +33,7 @@ class ParameterNames {
   // The names of the bucket's parameters, in its order. Parameters without a name are
   // numbered in the order in which they come.
   std::vector<std::string> of(const c10d::GradBucket& bucket);
+  const std::string& of(const at::Tensor& parameter);
 
  private:
   std::unordered_map<const c10::TensorImpl*, std::string> names_;

@@ -75,6 +75,19 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer) {
   return reducer.*Inside::group();
 }
 
+std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer) {
+  // Its own function locks the mutex that it holds in a comm hook.
+  struct Inside : c10d::Reducer {
+    static auto buckets(c10d::Reducer& reducer) {
+      std::vector<std::vector<at::Tensor>> found;
+      for (const auto& bucket : reducer.*(&Inside::buckets_))
+        found.push_back(bucket.variables);
+      return found;
+    }
+  };
+  return Inside::buckets(reducer);
+}
+
 // The Reducer ends the pass in a callback of its own, queued after the first of these.
 void when_reducer_is_done(std::function<void()> then) {
   auto& autograd = torch::autograd::Engine::get_default_engine();

@@ -51,6 +51,10 @@ std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& 
 // The group that the Reducer reduces over now.
 const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
 
+// The parameters in each of the Reducer's buckets, in their order. REQUIRES: the caller is
+// inside of a comm hook, or nobody else uses the Reducer.
+std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);
+
 // Calls `then` on autograd's thread when the Reducer is done with the present backward
 // pass. REQUIRES: the caller is inside of that pass, and the Reducer has not seen all
 // gradients yet; both hold in a comm hook.

@@ -330,6 +330,29 @@ TEST(Groups, ModelsAndGroupsMayGoInAnyOrder) {
   });
 }
 
+TEST(Buckets, ThatDifferAreAnErrorOnEveryRankThatNamesTheParameter) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        Net net = seeded();
+        DistributedDataParallel ddp(net, group);
+        const auto refused = [&](const std::string& part) {
+          auto text =
+              thrown_text<MismatchError>([&] { ddp(batch(0, 4)).sum().backward(); });
+          expect_contains(text, "the ranks have different buckets");
+          expect_contains(text, part);
+        };
+        ddp(batch(0, 4)).sum().backward();
+        // From here on the buckets are others. The sum would be one of a matrix and its
+        // transpose.
+        torch::Tensor weight = net->middle->weight;
+        if (group.rank() == 1) weight.set_data(weight.detach().t().contiguous().t());
+        refused("middle.weight, Double [16, 16] on cpu, strides [1, 16]' on ranks 1");
+        refused("'bucket 0: middle.weight, Double [16, 16] on cpu' on ranks 0");
+      },
+      kShort);
+}
+
 TEST(Groups, LoadingOrConvertingTheModelKeepsItSynchronised) {
   run_ranks(2, [](ProcessGroup group) {
     Net net = seeded();

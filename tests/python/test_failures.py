@@ -1,5 +1,6 @@
 """What must not happen: a hang, a silent difference, a hook that holds the interpreter up."""
 
+import datetime
 import pathlib
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import brigade
 import pytest
 import torch
 import torch.distributed as dist
-from models import rows, small_net, step, wrap
+from models import exact_mean, relative_error, rows, small_net, step, wrap
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -28,6 +29,93 @@ def different_hooks():
 
 def test_different_hooks_are_told_before_a_gradient_moves(ranks):
     ranks(2, different_hooks)
+
+
+def hooked(module, way, **options):
+    """With a native hook, set on the Reducer or called by torch."""
+    model = DistributedDataParallel(module, init_sync=False, **options)
+    if way == "called":
+        model.register_comm_hook(None, brigade.default_hooks.fp16_compress_hook)
+    else:
+        brigade.set_hook(model, way)
+    return model
+
+
+def different_models(way):
+    rank = dist.get_rank()
+    net = small_net(layers=1)
+    model = hooked(net.double() if rank else net, way)
+    data = rows().to(next(net.parameters()).dtype)
+    with pytest.raises(RuntimeError, match=r"the ranks have different buckets:(.|\n)*Double \[32, 32\] on cpu.*' on ranks 1"):
+        step(model, data)
+    # Equal parameters in buckets of their own, from the first pass on.
+    model = hooked(small_net(layers=2), way, find_unused_parameters=True, bucket_cap_mb=1 if rank else 0.002)
+    with pytest.raises(RuntimeError, match="the ranks have different buckets"):
+        step(model, rows())
+    # Parameters that become others before the buckets are rebuilt.
+    net = small_net(layers=2)
+    model = hooked(net, way)
+    step(model, rows())
+    if rank:
+        net[0].weight.data = net[0].weight.data.t().contiguous().t()
+    with pytest.raises(RuntimeError, match=r"the ranks have different buckets:(.|\n)*strides \[1, 32\].*' on ranks 1"):
+        step(model, rows())
+
+
+@pytest.mark.parametrize("way", ["int8", "fp16", "called"])
+def test_different_models_are_told_before_a_gradient_moves(ranks, way):
+    ranks(2, different_models, way)
+
+
+def drifting(hook):
+    model = wrap(small_net())
+    brigade.set_hook(model, hook)
+    brigade.check_replicas(model, every=3)
+    for number in range(7):  # compared twice
+        step(model, rows(number))
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            model.module[2].bias[3] += 0.001
+    step(model, rows(7))
+    with torch.no_grad():
+        model.module(rows())  # counts for nobody
+        model(rows())
+    with model.no_sync():
+        model(rows()).sum().backward()
+    step(model, rows(8))
+    with pytest.raises(brigade.MismatchError, match="rank 1 differs from ranks 0, 2, first in the parameter '2.bias'"):
+        step(model, rows(9))
+    brigade.check_replicas(model, 0)
+    for number in range(5):
+        step(model, rows(number))
+    with pytest.raises(brigade.ConfigError, match="every is -1"):
+        brigade.check_replicas(model, -1)
+
+
+def test_replicas_that_drift_apart_are_told_on_all_ranks(ranks):
+    ranks(3, drifting, "int8")
+
+
+def never(state, bucket):
+    if state == "completes":
+        return torch.futures.collect_all([dist.all_reduce(bucket.buffer(), async_op=True).get_future()]).then(
+            lambda done: done.value()[0].value()[0] / dist.get_world_size())
+    return torch.futures.Future()
+
+
+def hook_never_completes():
+    group = dist.new_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=1))
+    model = wrap(small_net(), process_group=group)
+    brigade.set_hook(model, never, "completes")
+    assert relative_error(step(model, rows()), exact_mean(model.module, rows())) < 1e-6
+    brigade.set_hook(model, never)
+    with pytest.raises(RuntimeError, match=r"rank \d: hook 'never', bucket 0: its future is not complete within the time limit of 1000 ms"):
+        step(model, rows())
+    dist.destroy_process_group(group)
+
+
+def test_a_python_hook_that_never_completes_fails_at_the_time_limit(ranks):
+    ranks(2, hook_never_completes)
 
 
 def in_backward():

@@ -22,6 +22,7 @@ struct TrainOptions {
   std::int64_t steps = 200;
   std::int64_t batch = 32;  // examples a worker and step
   std::int64_t evaluate_every = 50;
+  std::int64_t check_every = 100;  // the replicas are compared; 0: never
   std::uint64_t seed = 1;
   double bucket_mb = 0.25;
   std::string checkpoint;       // folder; empty: none

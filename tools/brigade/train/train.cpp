@@ -138,6 +138,11 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
       .add_option("--evaluate-every", options.evaluate_every, "steps; 0: at the end only")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
+  command
+      .add_option("--check-every", options.check_every,
+                  "steps after which the workers compare their parameters; 0: never")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "of weights and order")->capture_default_str();
   command.add_option("--bucket-mb", options.bucket_mb, "size of a bucket of gradients")
       ->check(CLI::PositiveNumber)

@@ -138,7 +138,10 @@ class Training {
   }
 
   DdpOptions ddp_options() const {
-    DdpOptions options{.bucket_cap_mb = options_.bucket_mb,
+    // Replicas differ at once where a hook gives no mean.
+    const bool equal = tolerance_of(options_.hook) >= 0;
+    DdpOptions options{.check_replicas_every = equal ? options_.check_every : 0,
+                       .bucket_cap_mb = options_.bucket_mb,
                        .gradient_as_bucket_view = true};
     if (!options_.resume) return options;
     const auto saved = find_checkpoint(options_.checkpoint);

@@ -1,0 +1,36 @@
+#include "engine/layout.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/hash.h"
+
+namespace brigade::engine {
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor.scalar_type() << ' ' << tensor.sizes() << " on "
+      << c10::DeviceTypeName(tensor.device().type(), true);
+  if (!tensor.is_contiguous()) out << ", strides " << tensor.strides();
+  return out.str();
+}
+
+std::string describe_layout(const Buckets& buckets, const NameOf& name_of) {
+  std::string text;
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    for (const at::Tensor& parameter : buckets[bucket]) {
+      text += "bucket " + std::to_string(bucket) + ": " + name_of(parameter) + ", " +
+              describe(parameter) + '\n';
+    }
+  }
+  return text;
+}
+
+void agree_on_layout(const ProcessGroup& group, const std::string& layout) {
+  const auto hashes = group.gather_texts("buckets", std::to_string(base::hash64(layout)));
+  if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
+  group.agree_on("buckets", layout,
+                 "build the same model on every rank, and wrap it with the same options");
+}
+
+}  // namespace brigade::engine
