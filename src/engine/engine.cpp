@@ -140,8 +140,12 @@ void Engine::order_stream(BucketRun& run) {
 
 void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (error) {
+    std::string text = base::text_of(error);
+    // Gloo does not say for whom it has waited.
+    if (text.find("imed out") != std::string::npos)
+      text += failure_store_.describe_silent_ranks();
     fail_all(failure_store_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
-                                        run.describe() + ": " + base::text_of(error)));
+                                        run.describe() + ": " + text));
     return;
   }
   const auto now = Clock::now();

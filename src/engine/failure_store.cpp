@@ -1,9 +1,17 @@
 #include "engine/failure_store.h"
 
+#include <chrono>
 #include <random>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace brigade::engine {
+namespace {
+
+// How long another rank is listened to: some beats of the watcher's.
+constexpr std::chrono::milliseconds kListen{1000};
+
+}  // namespace
 
 c10d::Store& FailureStore::store() {
   std::lock_guard lock(mutex_);
@@ -27,6 +35,42 @@ std::optional<std::string> FailureStore::find() {
     // No store to ask: the collectives themselves will fail.
   }
   return std::nullopt;
+}
+
+void FailureStore::beat() {
+  try {
+    store().set(beat_key(group_.rank()), std::to_string(++beats_));
+  } catch (const std::exception&) {
+    // Nobody can hear it: the collectives themselves will fail.
+  }
+}
+
+std::vector<std::string> FailureStore::beats() {
+  std::vector<std::string> found;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::string key = beat_key(rank);
+    found.push_back(store().check({key}) ? store().get_to_str(key) : "");
+  }
+  return found;
+}
+
+std::string FailureStore::describe_silent_ranks() {
+  if (group_.size() == 1) return {};
+  try {
+    const auto before = beats();
+    std::this_thread::sleep_for(kListen);
+    const auto after = beats();
+    std::string silent;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (rank == group_.rank() || before[rank] != after[rank]) continue;
+      silent += (silent.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    if (silent.empty()) return {};
+    return "; nothing is heard of rank " + silent +
+           ": stopped, lost, or not in this backward pass";
+  } catch (const std::exception&) {
+    return {};  // the store is gone as well
+  }
 }
 
 const std::string& FailureStore::identity() {

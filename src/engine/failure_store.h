@@ -2,9 +2,11 @@
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "brigade/process_group.h"
 
@@ -23,12 +25,19 @@ class FailureStore {
   std::string first_cause(const std::string& mine);
   // What first_cause() has left there, if anything.
   std::optional<std::string> find();
+  // Tells the others that this rank lives and waits. Cheap; for a bucket that takes long.
+  void beat();
+  // For the text of a time limit's error, empty if there is nothing to tell: the ranks
+  // whose beat does not change within a second. Takes that second. Without a store: empty.
+  std::string describe_silent_ranks();
   // A name that no engine of another group has. The first rank to ask draws it for all.
   const std::string& identity();
 
  private:
   c10d::Store& store();
   std::string key() const { return name_ + "/failure"; }
+  std::string beat_key(int rank) const { return name_ + "/beat/" + std::to_string(rank); }
+  std::vector<std::string> beats();
 
   const ProcessGroup group_;
   const std::string name_;
@@ -36,6 +45,7 @@ class FailureStore {
   c10::intrusive_ptr<c10d::Store> store_;
   std::once_flag identity_made_;
   std::string identity_;
+  std::atomic<int64_t> beats_{0};
 };
 
 }  // namespace brigade::engine

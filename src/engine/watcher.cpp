@@ -53,8 +53,10 @@ void Watcher::check_peers() {
     fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
                                     oldest->description +
                                     ": not complete within the time limit of " +
-                                    std::to_string(group_.timeout().count()) + " ms"));
+                                    std::to_string(group_.timeout().count()) + " ms" +
+                                    failures_.describe_silent_ranks()));
   } else if (age > kPatience) {
+    failures_.beat();
     if (const auto cause = failures_.find()) fail_all_(*cause);
   }
 }

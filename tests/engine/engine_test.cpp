@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <random>
@@ -218,6 +220,33 @@ TEST(Engine, AMissingRankEndsInATimeoutNotAHang) {
               engine->close();
             },
             {.timeout = std::chrono::seconds(4)});
+}
+
+TEST(Engine, ARankThatIsStoppedInAStepIsNamedByTheOthers) {
+  run_ranks(
+      3,
+      [](ProcessGroup group) {
+        const auto pids = group.gather_texts("pids", std::to_string(getpid()));
+        auto engine = Engine::make(group, "stopped");
+        engine->set_hook(make_hook("mean", average));
+        const auto reduce = [&] {
+          engine->run(make_bucket(0, 1, at::ones({4})))->waitAndThrow();
+        };
+        reduce();
+        if (group.rank() == 1) raise(SIGSTOP);
+        std::string text;
+        try {
+          reduce();
+        } catch (const std::exception& error) {
+          text = error.what();
+        }
+        // Only now may it go on, and learns the same.
+        if (group.rank() == 0) kill(std::stoi(pids[1]), SIGCONT);
+        EXPECT_NE(text.find("nothing is heard of rank 1: stopped, lost"), std::string::npos)
+            << text;
+        EXPECT_NE(text.find("hook 'mean', bucket 0, step 1"), std::string::npos) << text;
+      },
+      {.timeout = std::chrono::seconds(2)});
 }
 
 TEST(Engine, DifferentHooksAreFoundOutBeforeTheFirstBucket) {
