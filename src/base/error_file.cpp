@@ -15,6 +15,15 @@ namespace {
 
 using nlohmann::json;
 
+int exit_code_in(const std::string& text) {
+  const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json::json_pointer place("/message/extraInfo/exit_code");
+  if (!data.is_object() || !data.contains(place) || !data[place].is_number_integer())
+    return 1;
+  const auto code = data[place].get<int64_t>();
+  return code >= 1 && code <= 255 ? static_cast<int>(code) : 1;
+}
+
 std::string message_in(const std::string& text) {
   const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!data.is_object() || !data.contains("message")) return text;
@@ -29,14 +38,15 @@ std::string message_in(const std::string& text) {
 
 }  // namespace
 
-void write_error_file(const std::string& message) noexcept try {
+void write_error_file(const std::string& message, int exit_code) noexcept try {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (!path || !*path) return;
-  const json data = {
-      {"message",
-       {{"message", message},
-        {"extraInfo",
-         {{"timestamp", std::to_string(std::time(nullptr))}, {"py_callstack", message}}}}}};
+  const json data = {{"message",
+                      {{"message", message},
+                       {"extraInfo",
+                        {{"timestamp", std::to_string(std::time(nullptr))},
+                         {"py_callstack", message},
+                         {"exit_code", exit_code}}}}}};
   const std::string text = data.dump(-1, ' ', false, json::error_handler_t::replace);
   // A file of its own, then linked into place: a reader never sees half of it, and of two
   // threads that fail the first wins.
@@ -56,7 +66,8 @@ std::optional<RecordedError> read_error_file(const std::string& path) {
   const auto since_epoch = seconds(info.st_mtim.tv_sec) + nanoseconds(info.st_mtim.tv_nsec);
   return RecordedError{
       message_in(text),
-      system_clock::time_point(duration_cast<system_clock::duration>(since_epoch))};
+      system_clock::time_point(duration_cast<system_clock::duration>(since_epoch)),
+      exit_code_in(text)};
 }
 
 }  // namespace brigade::base

@@ -191,11 +191,15 @@ int listen_on_all(int port) {
   return listen_on({&address, 1});
 }
 
-std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline) {
+std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline,
+                                 std::string* why) {
   try {
     int error = 0;
-    return first_to_answer(resolve(host, port), deadline, error);
-  } catch (const RendezvousError&) {
+    const auto found = first_to_answer(resolve(host, port), deadline, error);
+    if (!found && why) *why = std::strerror(error);
+    return found;
+  } catch (const RendezvousError& unknown) {
+    if (why) *why = unknown.what();
     return std::nullopt;
   }
 }

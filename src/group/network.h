@@ -40,8 +40,9 @@ int listen_on(std::span<const Address> addresses);
 int listen_on_all(int port);
 
 // The first of a host's addresses where somebody answers; none when nobody does, or the
-// name is not known.
-std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline);
+// name is not known; then `why`, if given, says which.
+std::optional<Address> try_reach(const std::string& host, int port, Deadline deadline,
+                                 std::string* why = nullptr);
 
 // Tries again and again until somebody answers, and gives the address that did. Throws
 // RendezvousError with the last cause at the deadline.

@@ -287,9 +287,9 @@ bool Attempt::lost_its_peer(const Worker& worker) const {
       return text.find(phrase) != std::string::npos;
     });
   };
-  const auto error = recorded(worker);
-  return error ? says(error->message)
-               : std::ranges::any_of(worker.streams->last_lines(), says);
+  if (const auto error = recorded(worker)) return says(error->message);
+  const LastLines lines = worker.streams->last_lines();
+  return std::ranges::any_of(lines.own(), says) || std::ranges::any_of(lines.rest(), says);
 }
 
 // The first failure by time; those that only lost their peer come last. A worker that had
@@ -333,11 +333,13 @@ WorkerFailure Attempt::failure_of(const Worker& worker) const {
                         .pid = worker.pid,
                         .exit_code = worker.exit_code,
                         .signal = worker.signal};
-  // The launcher's own signal says nothing about it.
-  if (!worker.failed && worker.signal) failure.exit_code = 1, failure.signal = 0;
-  if (const auto error = recorded(worker)) failure.message = error->message;
-  const auto lines = worker.streams->last_lines();
-  failure.last_lines.assign(lines.begin(), lines.end());
+  const auto error = recorded(worker);
+  if (error) failure.message = error->message;
+  // The launcher's own signal says nothing about it: what it was going to exit with does.
+  if (!worker.failed && worker.signal)
+    failure.exit_code = error ? error->exit_code : 1, failure.signal = 0;
+  const LastLines lines = worker.streams->last_lines();
+  failure.last_lines.assign(lines.shown().begin(), lines.shown().end());
   if (plan_.folder_is_kept) failure.log_path = worker.streams->folder();
   return failure;
 }

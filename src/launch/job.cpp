@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "group/environment.h"
 #include "launch/attempt.h"
 #include "launch/nodes.h"
 #include "launch/report.h"
@@ -94,7 +95,8 @@ class Job {
         grace_(options.grace ? *options.grace
                              : seconds_from("BRIGADE_GRACE", milliseconds(5'000))),
         limit_(options.rendezvous ? *options.rendezvous
-                                  : seconds_from("BRIGADE_TIMEOUT", milliseconds(300'000))),
+                                  : group::read_timeout(group::process_environment())
+                                        .value_or(milliseconds(300'000))),
         family_(unique_mark()),
         folder_(options,
                 "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
@@ -190,10 +192,8 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
   const Wait joined = await(limit_, all_here);
   if (joined.signal) return agree_on(interrupted_by(joined.signal));
   if (!joined.in_time) {
-    return agree_on(Verdict{.text = joined.news.missing(attempt, NodePhase::joining) +
-                                    " did not come within " +
-                                    std::to_string(limit_.count() / 1000) + " s",
-                            .final = true});
+    return agree_on(
+        Verdict{.text = joined.news.why_missing(attempt, limit_), .final = true});
   }
   if (!joined.news.lost.empty() || joined.news.verdict) return agree_on(std::nullopt);
   AttemptPlan plan{.attempt = attempt};

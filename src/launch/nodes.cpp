@@ -79,6 +79,22 @@ bool NodeNews::all_in(int attempt, NodePhase phase) const {
   return missing(attempt, phase).empty();
 }
 
+std::string NodeNews::why_missing(int attempt, milliseconds limit) const {
+  std::string never;
+  std::string lost;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& node = nodes[i];
+    if (node && node->attempt == attempt) continue;
+    std::string& list = node ? lost : never;
+    list += (list.empty() ? "node " : ", node ") + std::to_string(i);
+    if (node) list += " (" + node->host + ")";
+  }
+  const std::string within = " within " + std::to_string(limit.count() / 1000) + " s";
+  if (!lost.empty()) lost += " took part, was lost, and did not come back" + within;
+  if (!never.empty()) never += " did not come" + within;
+  return lost + (lost.empty() || never.empty() ? "" : "; ") + never;
+}
+
 std::string NodeNews::missing(int attempt, NodePhase phase) const {
   std::string names;
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -111,6 +127,8 @@ struct NodeLink::Shared {
   c10::intrusive_ptr<c10d::Store> server;
   c10::intrusive_ptr<c10d::Store> store;
   bool introduced = false;
+  // Why the store could not be reached when that was last tried; under the mutex.
+  std::string not_reached = "its address is being looked up";
   std::vector<std::pair<long, steady_clock::time_point>> beats;
 
   ~Shared() { close(event); }
@@ -134,8 +152,13 @@ bool NodeLink::Shared::connect_store() {
   } else {
     // Whether somebody listens there by now; the store's own client would fill stderr
     // meanwhile.
-    const auto there = group::try_reach(host, port, steady_clock::now() + kOneTry);
-    if (!there) return false;
+    std::string why;
+    const auto there = group::try_reach(host, port, steady_clock::now() + kOneTry, &why);
+    if (!there) {
+      const std::scoped_lock lock(mutex);
+      not_reached = why;
+      return false;
+    }
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(port);
     options.waitWorkers = false;
@@ -143,6 +166,8 @@ bool NodeLink::Shared::connect_store() {
     server = group::open_tcp_store(there->host(), options);
   }
   store = c10::make_intrusive<c10d::PrefixStore>("brigade/launcher", server);
+  const std::scoped_lock lock(mutex);
+  not_reached.clear();
   return true;
 }
 
@@ -174,8 +199,10 @@ void NodeLink::Shared::hear(int node, const std::string& text) {
                           std::to_string(self.nodes));
   }
   if (now - when > limit && state.phase != NodePhase::left) {
-    throw RendezvousError(name + " has been silent for " +
-                          std::to_string(limit.count() / 1000) + " s");
+    throw RendezvousError(
+        name + " is lost: nothing was heard of it for " +
+        std::to_string(limit.count() / 1000) +
+        " s; is its host down, its launcher stopped, or the network cut?");
   }
   news.nodes[static_cast<size_t>(node)] = state;
 }
@@ -282,9 +309,12 @@ NodeNews NodeLink::news() {
   const std::scoped_lock lock(shared_->mutex);
   NodeNews news = shared_->news;
   if (news.lost.empty() && steady_clock::now() - shared_->last_heard > shared_->limit) {
-    news.lost = "the store of node 0 at " + shared_->host + ":" +
-                std::to_string(shared_->port) + " has not answered for " +
-                std::to_string(shared_->limit.count() / 1000) + " s";
+    const std::string store =
+        "the store of node 0 at " + group::endpoint(shared_->host, shared_->port);
+    const std::string limit = std::to_string(shared_->limit.count() / 1000) + " s";
+    news.lost = shared_->not_reached.empty() ? store + " has not answered for " + limit
+                                             : "cannot reach " + store + " within " +
+                                                   limit + ": " + shared_->not_reached;
   }
   return news;
 }

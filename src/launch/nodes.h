@@ -60,6 +60,9 @@ struct NodeNews {
   bool all_in(int attempt, NodePhase phase) const;
   // "node 1, node 3": those that are not.
   std::string missing(int attempt, NodePhase phase) const;
+  // Which nodes did not join this attempt in time, and which of them were lost in an
+  // earlier one.
+  std::string why_missing(int attempt, std::chrono::milliseconds limit) const;
 };
 
 // All calls return at once; a thread of its own talks to the store.

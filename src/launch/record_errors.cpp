@@ -22,7 +22,7 @@ int record_errors(const std::function<void()>& function) {
   } catch (...) {
     message = base::text_of(std::current_exception());
   }
-  base::write_error_file(message);
+  base::write_error_file(message, code);
   std::fprintf(stderr, "%s\n", message.c_str());
   return code;
 }

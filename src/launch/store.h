@@ -26,6 +26,8 @@ class Listener {
   std::uint16_t port() const { return port_; }
   const std::string& host() const { return host_; }
   // Serves; takes the socket over. Starts threads, which end with the last reference.
+  // Throws Error when this process has too few descriptors left for a store; where the
+  // store does not answer for another reason, the process ends with a report.
   c10::intrusive_ptr<c10d::Store> serve();
 
  private:

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -59,6 +60,31 @@ void kill_all(const WorkerFamily& family) {
   while (!family.living().empty() && steady_clock::now() < deadline) {
     family.signal(SIGKILL);
     usleep(10'000);
+  }
+}
+
+// A broken pipe is no signal, whatever this program does with that one.
+void write_without_signal(int fd, const void* data, size_t size) {
+  sigset_t broken, before, pending;
+  sigemptyset(&broken);
+  sigaddset(&broken, SIGPIPE);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &broken, &before);
+  const bool failed = write(fd, data, size) < 0 && errno == EPIPE;
+  const timespec now{};
+  if (failed && !sigismember(&pending, SIGPIPE)) sigtimedwait(&broken, nullptr, &now);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Waits for a child, for a second.
+bool has_ended(pid_t child, int& status) {
+  using namespace std::chrono;
+  const auto deadline = steady_clock::now() + seconds(1);
+  while (true) {
+    const pid_t found = waitpid(child, &status, WNOHANG);
+    if (found == child || (found < 0 && errno != EINTR)) return true;
+    if (steady_clock::now() >= deadline) return false;
+    usleep(500);
   }
 }
 
@@ -133,18 +159,34 @@ Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder
   }
   close(ends[0]);
   pipe_ = ends[1];
+  // A watcher that is stopped does not read.
+  fcntl(pipe_, F_SETFL, O_NONBLOCK);
 }
 
 void Watcher::add(pid_t worker) {
-  // It cannot fail unless someone killed the watcher; then PDEATHSIG alone must do.
-  if (write(pipe_, &worker, sizeof worker) < 0) return;
+  // It cannot fail unless someone killed or stopped the watcher; then PDEATHSIG alone must
+  // do.
+  write_without_signal(pipe_, &worker, sizeof worker);
 }
 
 Watcher::~Watcher() {
   add(0);
   close(pipe_);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  int status = 0;
+  const bool gone = has_ended(pid_, status);
+  if (!gone) kill(pid_, SIGCONT);
+  if (gone || has_ended(pid_, status)) {
+    if (!WIFSIGNALED(status)) return;
+    const char* name = sigabbrev_np(WTERMSIG(status));
+    std::fprintf(
+        stderr,
+        "brigade: the process that watches over this job, brigade-watch, was ended "
+        "by SIG%s; the job was not disturbed\n",
+        name ? name : "?");
+    return;
   }
+  kill(pid_, SIGKILL);
+  has_ended(pid_, status);
 }
 
 std::string unique_mark() {

@@ -38,7 +38,8 @@ class Watcher {
  public:
   // Forks. REQUIRES: as launch() with a function, unless this process only ever execs.
   Watcher(const WorkerFamily& family, const std::string& temporary_folder);
-  // Tells it that all is over, and waits until it has gone.
+  // Tells it that all is over, and waits until it has gone; one that does not go, because
+  // it is stopped, is killed. Says on stderr if somebody else has ended it.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;

@@ -40,7 +40,20 @@ void keep(std::deque<std::string>& lines, const std::string& line) {
   if (lines.size() > kLinesKept) lines.pop_front();
 }
 
+// "[W1116 06:29:55.453 reducer.cpp:1502] …", perhaps after "[rank0]:".
+bool is_torchs(std::string_view line) {
+  if (line.starts_with("[rank"))
+    line.remove_prefix(std::min(line.find(':') + 1, line.size()));
+  if (line.starts_with("frame #") || line.starts_with("Exception raised from "))
+    return true;
+  const auto digit = [&](size_t at) { return line[at] >= '0' && line[at] <= '9'; };
+  return line.size() > 12 && (line.starts_with("[W") || line.starts_with("[I")) &&
+         digit(2) && digit(5) && line[6] == ' ' && digit(7) && line[9] == ':';
+}
+
 }  // namespace
+
+void LastLines::add(const std::string& line) { keep(is_torchs(line) ? rest_ : own_, line); }
 
 WorkerOutput::WorkerOutput(int pipe, Options options)
     : pipe_(pipe), options_(std::move(options)) {
@@ -101,7 +114,7 @@ bool WorkerOutput::take(const char* data, size_t size) {
 
 void WorkerOutput::end_line(std::string& shown) {
   if (options_.console >= 0) shown += options_.prefix + line_ + "\n";
-  keep(last_lines_, line_);
+  last_lines_.add(line_);
   line_.clear();
 }
 
@@ -124,13 +137,13 @@ std::string line_prefix(int rank, int console) {
          "m" + plain + "\033[0m ";
 }
 
-std::deque<std::string> last_lines_of(const std::string& path) {
+LastLines last_lines_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::deque<std::string> lines;
+  LastLines lines;
   if (!file) return lines;
   const std::streamoff size = file.tellg();
   file.seekg(std::max<std::streamoff>(0, size - 32768));
-  for (std::string line; std::getline(file, line);) keep(lines, line);
+  for (std::string line; std::getline(file, line);) lines.add(line);
   return lines;
 }
 

@@ -6,6 +6,21 @@
 
 namespace brigade::launching {
 
+// The end of what a worker wrote.
+class LastLines {
+ public:
+  void add(const std::string& line);
+  // What a report shows: the worker's own words, or, where there are none, the rest.
+  const std::deque<std::string>& shown() const { return own_.empty() ? rest_ : own_; }
+  const std::deque<std::string>& own() const { return own_; }
+  // Warnings that torch writes ("[W1116 06:29:55.4 socket.cpp:752] …") and stack frames.
+  const std::deque<std::string>& rest() const { return rest_; }
+
+ private:
+  std::deque<std::string> own_;
+  std::deque<std::string> rest_;
+};
+
 // One stream of one worker, read from a pipe. Whole lines only reach the console, each in
 // one write, so that lines of several workers never mix.
 class WorkerOutput {
@@ -29,7 +44,9 @@ class WorkerOutput {
   bool pump();
   // Shows a last line that has no end, and closes.
   bool finish();
-  const std::deque<std::string>& last_lines() const { return last_lines_; }
+  // Warnings of torch's own and stack frames are kept apart: they push the worker's own
+  // words out.
+  const LastLines& last_lines() const { return last_lines_; }
 
  private:
   bool take(const char* data, size_t size);
@@ -39,12 +56,12 @@ class WorkerOutput {
   Options options_;
   std::string line_;
   bool after_return_ = false;
-  std::deque<std::string> last_lines_;
+  LastLines last_lines_;
 };
 
 // "[rank] ", in colour when `console` is a terminal and NO_COLOR is not set.
 std::string line_prefix(int rank, int console);
 // The last lines of a log file.
-std::deque<std::string> last_lines_of(const std::string& path);
+LastLines last_lines_of(const std::string& path);
 
 }  // namespace brigade::launching

@@ -81,7 +81,7 @@ WorkerOutput* WorkerStreams::output(int stream) {
   return side.output ? &*side.output : nullptr;
 }
 
-std::deque<std::string> WorkerStreams::last_lines() const {
+LastLines WorkerStreams::last_lines() const {
   if (err_.output) return err_.output->last_lines();
   return last_lines_of(folder_ + log_name(2));
 }

@@ -1,6 +1,5 @@
 // Where a worker's stdin, stdout and stderr lead.
 #pragma once
-#include <deque>
 #include <optional>
 #include <string>
 
@@ -26,7 +25,7 @@ class WorkerStreams {
 
   // The launcher's ends to read from; null where there is no pipe.
   WorkerOutput* output(int stream);
-  std::deque<std::string> last_lines() const;
+  LastLines last_lines() const;
   // Whether there are log files.
   bool logged() const { return logged_; }
   const std::string& folder() const { return folder_; }

@@ -131,6 +131,22 @@ TEST(Launch, AWorkerThatRecordedItsErrorAndWasEndedBeforeItsExitIsStillTheCause)
   EXPECT_EQ(error.exit_code(), 1);
 }
 
+TEST(Launch, AWorkerThatWasEndedBeforeItsExitKeepsTheExitCodeThatItRecorded) {
+  Shared shared;
+  const LaunchError error = failure_of(2, [&](int rank) {
+    if (rank == 0) {
+      record_errors([] { throw ConfigError("the option is wrong"); });
+      shared.counts[0] = 1;
+      while (true) pause();
+    }
+    shared.wait_for(0);
+    throw ConfigError("the option is wrong");
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->rank, 0) << error.what();
+  EXPECT_EQ(error.exit_code(), 2) << error.what();
+}
+
 TEST(Launch, RestartsAllWorkersWithTheCountSet) {
   Shared shared;
   launch(2,

@@ -116,6 +116,38 @@ TEST_F(Nodes, AMissingHostIsNamedWhenTheTimeIsUp) {
   EXPECT_NE(alone.err.find("127.0.0.1:" + port_), std::string::npos) << alone.err;
 }
 
+TEST_F(Nodes, AnAddressThatCannotBeFoundIsNamedAsSuch) {
+  options_.environment["BRIGADE_TIMEOUT"] = "1";
+  address_ = "no-such-host.invalid";
+  const CommandResult result = node(1, {"true"})->finish();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("cannot reach the store of node 0 at no-such-host.invalid:" +
+                            port_ + " within 1 s: "),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("cannot find the host 'no-such-host.invalid'"),
+            std::string::npos)
+      << result.err;
+}
+
+TEST_F(Nodes, AHostThatIsLostInTrainingIsNamedAsLost) {
+  options_.environment["BRIGADE_TIMEOUT"] = "2";
+  const testing::TemporaryFolder folder;
+  const std::string body =
+      "echo up; until test -e " + folder.path() + "/fail; do sleep 0.02; done; exit 3";
+  auto first = node(0, {"--max-restarts", "1", "bash", "-c", body});
+  auto second = node(1, {"--max-restarts", "1", "bash", "-c", "echo up; exec sleep 600"});
+  ASSERT_TRUE(first->wait_for_output("up"));
+  ASSERT_TRUE(second->wait_for_output("up"));
+  second->signal(SIGKILL);
+  folder.script("fail", "");  // the host's death shows on the other at once
+  const CommandResult result = first->finish();
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_NE(result.err.find("node 1 ("), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("lost"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("did not come within"), std::string::npos) << result.err;
+}
+
 TEST_F(Nodes, CtrlCWhileWaitingForTheOthersEndsAtOnce) {
   auto first = node(0, {"true"});
   usleep(700'000);

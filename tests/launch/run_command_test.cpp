@@ -321,6 +321,70 @@ TEST(RunCommand, APortInUseIsNamed) {
       << result.err;
 }
 
+TEST(RunCommand, TorchsOwnWarningsDoNotPushTheCauseOutOfTheReport) {
+  const auto result = run(
+      {"bash", "-c",
+       "echo the cause >&2; for i in $(seq 40); do echo \"[W1116 06:29:55.453184886 "
+       "socket.cpp:752] [c10d] noise $i\" >&2; echo \"[rank0]:[W1116 06:29:55.453184886 "
+       "x.cpp:1] noise\" >&2; echo 'frame #3: c10d::send + 0x1' >&2; done; exit 3"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_NE(result.err.find("\n  | the cause\n"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("| [W1116"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("| [rank0]"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("| frame"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("[0] [W1116"), std::string::npos) << "it is shown as it comes";
+}
+
+TEST(RunCommand, TheTimeLimitHasOneRangeForLauncherAndWorkers) {
+  const auto with = [](const std::string& limit) {
+    return run({"true"},
+               {.environment = {{"OMP_NUM_THREADS", "1"}, {"BRIGADE_TIMEOUT", limit}}});
+  };
+  EXPECT_EQ(with("100000").exit_code, 0);
+  const auto zero = with("0");
+  EXPECT_EQ(zero.exit_code, 2);
+  EXPECT_EQ(zero.err,
+            "brigade run: BRIGADE_TIMEOUT='0': expected seconds, from 0.001 to 10000000\n");
+}
+
+TEST(RunCommand, TooFewDescriptorsAreAnErrorAndNoHang) {
+  for (const int limit : {6, 12, 15, 18, 21, 24, 40}) {
+    const auto result = run_command(
+        {"bash", "-c",
+         "ulimit -n " + std::to_string(limit) + "; exec " +
+             testing::built_program("brigade") + " run -n 2 true"},
+        {.environment = {{"OMP_NUM_THREADS", "1"}}, .wall = std::chrono::seconds(40)});
+    if (result.exit_code == 0 && limit > 24) continue;
+    EXPECT_NE(result.exit_code, 124) << "hangs with " << limit;
+    EXPECT_NE(result.exit_code, 0) << limit;
+    EXPECT_FALSE(result.err.empty()) << limit;
+    if (limit < 15) continue;  // the program may not even find its libraries
+    EXPECT_EQ(result.exit_code, 1) << limit;
+    const bool told = result.err.find("descriptors") != std::string::npos ||
+                      result.err.find("Too many open files") != std::string::npos;
+    EXPECT_TRUE(told) << limit << ": " << result.err;
+  }
+}
+
+TEST(RunCommand, TheWatchingProcessMayBeStoppedOrKilled) {
+  // The launcher's own children, of that name.
+  const std::string find =
+      "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q brigade-watch "
+      "/proc/$p/comm && kill -$0 $p; done; true";
+  for (const char* signal : {"KILL", "STOP"}) {
+    TemporaryFolder folder;
+    const auto result =
+        run({"bash", "-c", find, signal},
+            {.environment = {{"OMP_NUM_THREADS", "1"}, {"TMPDIR", folder.path()}},
+             .wall = std::chrono::seconds(30)});
+    EXPECT_EQ(result.exit_code, 0) << signal << ": " << result.err;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << signal;
+    const bool told =
+        result.err.find("brigade-watch, was ended by SIGKILL") != std::string::npos;
+    EXPECT_EQ(told, signal == std::string("KILL")) << result.err;
+  }
+}
+
 TEST(RunCommand, AcceptsASeparatorAndLeavesTheProgramsOptionsAlone) {
   const auto result = run({"-n", "1", "--", "echo", "-n", "--", "--help"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
