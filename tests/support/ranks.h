@@ -1,6 +1,7 @@
 // Runs a function in real worker processes, one a rank, that find each other over loopback.
 #pragma once
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 
 #include "brigade/process_group.h"
@@ -20,5 +21,10 @@ struct RankOptions {
 // computes with torch outside of `run_ranks`.
 void run_ranks(int ranks, const std::function<void(ProcessGroup group)>& body,
                const RankOptions& options = {});
+
+// How much a test does that could do ever more: `make check` sets BRIGADE_LONG_TESTS.
+inline int brief_or_long(int brief, int full) {
+  return std::getenv("BRIGADE_LONG_TESTS") ? full : brief;
+}
 
 }  // namespace brigade::testing

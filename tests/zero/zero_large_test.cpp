@@ -50,7 +50,7 @@ torch::nn::Sequential train_large(const ProcessGroup& group, How how,
     if (how == How::interleaved)
       ddp->set_hook(hook_with_zero_step_interleaved(in_order, ddp, zero));
   }
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < 3; ++step) {
     train_large(ddp, step, dtype);
     if (how == How::step || how == How::step_views) zero->step();
     if (how != How::plain) continue;

@@ -53,7 +53,7 @@ struct Setting {
   std::function<bool(int step)> use_second = [](int) { return true; };
   int micro_batches = 1;
   bool shard_buckets = false;
-  int steps = 20;
+  int steps = 8;  // buckets are built anew after the first, lr changes in the middle
 };
 
 // The sum in the order of the ranks, which is the one that reduce-scatter takes.
