@@ -151,6 +151,10 @@ BRIGADE_API std::optional<CheckpointInfo> find_checkpoint(const std::string& fol
 // is missing and which all ranks must see. A kill at any moment, a full disk or an error
 // leaves the one before, whole. Returns when the new one is there for good; throws
 // CheckpointError on every rank, with the first failing rank's reason, when it is not.
+// After a TimeoutError either of the two may be there, whole.
+//
+// The process of rank 0 locks the folder until it ends. Throws CheckpointError when another
+// job has it.
 //
 // Files: manifest.safetensors, renamed into place last, which names the others, SET.shared
 // and SET.rank-N, with their checksums. Other files in the folder stay; those of older sets

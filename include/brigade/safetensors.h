@@ -14,10 +14,10 @@ namespace brigade {
 
 // A file or its content cannot be used. The text has the path, and says whether the file is
 // missing, not of this format, truncated or corrupt, does not fit, or what the system
-// refused.
+// refused. It is valid UTF-8, whatever bytes of the file it quotes.
 class BRIGADE_API CheckpointError : public Error {
  public:
-  using Error::Error;
+  explicit CheckpointError(const std::string& what);
 };
 
 struct SafetensorsFile {

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/valid_utf8.h"
+
 namespace brigade::python {
 
 // What a hook or an optimizer keeps: tensors and values.
@@ -21,6 +23,25 @@ std::shared_ptr<T> ending_without_gil(T* made) {
     if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
     delete last;
   });
+}
+
+// As pybind11's register_exception. That one fails with UnicodeDecodeError, and loses the
+// text, where an error quotes a file name, an option or a variable that is not UTF-8.
+template <class CppError>
+pybind11::exception<CppError>& register_error(pybind11::module_& m, const char* name,
+                                              pybind11::handle base) {
+  namespace py = pybind11;
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::exception<CppError>> type;
+  type.call_once_and_store_result([&] { return py::exception<CppError>(m, name, base); });
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    if (!thrown) return;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const CppError& error) {
+      py::set_error(type.get_stored(), base::valid_utf8(error.what()).c_str());
+    }
+  });
+  return type.get_stored();
 }
 
 void bind_averaging(pybind11::module_& m);

@@ -57,7 +57,7 @@ std::optional<std::pair<int64_t, Loaded>> load(
 }  // namespace
 
 void bind_checkpoint(py::module_& m) {
-  py::register_exception<CheckpointError>(m, "CheckpointError", m.attr("Error").ptr());
+  register_error<CheckpointError>(m, "CheckpointError", m.attr("Error"));
   m.def("save_checkpoint", &save, NoGil());
   m.def("load_checkpoint", &load, NoGil());
   m.def(

@@ -32,15 +32,15 @@ std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& futu
 
 void bind_errors(py::module_& m) {
   // Each translator is asked before those registered earlier.
-  auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  auto error = register_error<Error>(m, "Error", PyExc_RuntimeError);
   const auto derived = [&](PyObject* kin) {
     return kin ? py::make_tuple(error, py::handle(kin)) : py::make_tuple(error);
   };
-  py::register_exception<ConfigError>(m, "ConfigError", derived(PyExc_ValueError));
-  py::register_exception<RendezvousError>(m, "RendezvousError", derived(nullptr));
-  py::register_exception<TimeoutError>(m, "TimeoutError", derived(PyExc_TimeoutError));
-  py::register_exception<MismatchError>(m, "MismatchError", derived(nullptr));
-  py::register_exception<HookError>(m, "HookError", derived(nullptr));
+  register_error<ConfigError>(m, "ConfigError", derived(PyExc_ValueError));
+  register_error<RendezvousError>(m, "RendezvousError", derived(nullptr));
+  register_error<TimeoutError>(m, "TimeoutError", derived(PyExc_TimeoutError));
+  register_error<MismatchError>(m, "MismatchError", derived(nullptr));
+  register_error<HookError>(m, "HookError", derived(nullptr));
 }
 
 void bind_stats(py::module_& m) {

@@ -18,13 +18,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// SIGXFSZ, which ends a process whose file has reached its limit, is held back: the write
+// fails instead, and its file can be taken away.
+class SizeSignalHeldBack {
+ public:
+  SizeSignalHeldBack() : held_(only()) {}
+  ~SizeSignalHeldBack() {
+    const sigset_t signals = only();
+    const timespec at_once{};
+    if (too_large && !sigismember(&held_.mask_before(), SIGXFSZ))
+      sigtimedwait(&signals, nullptr, &at_once);
+  }
+  bool too_large = false;
+
+ private:
+  static sigset_t only() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGXFSZ);
+    return signals;
+  }
+  HeldBack held_;
+};
+
 // 0, or what went wrong.
 int write_bytes(int fd, std::string_view bytes) {
+  SizeSignalHeldBack held;
   constexpr std::size_t kMost = std::size_t{1} << 30;  // one call writes 2 GiB at most
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd, bytes.data(), std::min(bytes.size(), kMost));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return count < 0 ? errno : ENOSPC;
+    if (count <= 0) {
+      const int error = count < 0 ? errno : ENOSPC;
+      held.too_large = error == EFBIG;
+      return error;
+    }
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
   return 0;

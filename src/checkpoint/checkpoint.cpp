@@ -5,56 +5,26 @@
 
 #include <ATen/ATen.h>
 
-#include <charconv>
 #include <filesystem>
-#include <random>
-#include <regex>
 #include <set>
 
 #include "base/exception_text.h"
 #include "checkpoint/buckets.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/format.h"
+#include "checkpoint/manifest.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::lines_of;
+using checkpoint::Manifest;
 using checkpoint::read_file;
+using checkpoint::read_manifest;
+using checkpoint::shard_path;
+using checkpoint::shared_path;
 using checkpoint::write_file;
-
-struct Manifest {
-  std::string set;
-  int64_t step = 0;
-  int ranks = 1;
-  std::vector<std::string> shared_parts;
-  std::vector<std::string> rank_parts;
-  std::string shared_checksum;
-  std::vector<std::string> shard_checksums;  // by rank
-};
-
-std::string manifest_path(const std::string& folder) {
-  return folder + "/manifest.safetensors";
-}
-std::string shared_path(const std::string& folder, const std::string& set) {
-  return folder + "/" + set + ".shared.safetensors";
-}
-std::string shard_path(const std::string& folder, const std::string& set, int rank) {
-  return folder + "/" + set + ".rank-" + std::to_string(rank) + ".safetensors";
-}
-
-std::string join(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
-}
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
-       begin = end + 1) {
-    lines.push_back(text.substr(begin, end - begin));
-  }
-  return lines;
-}
 
 void check_parts(std::span<const CheckpointPart> parts) {
   std::set<std::string> names;
@@ -93,83 +63,40 @@ std::vector<std::string> agree(const ProcessGroup& group, const std::string& wha
   return all;
 }
 
-// ---- the manifest -----------------------------------------------------------------------
-
-void write_manifest(const std::string& folder, const Manifest& manifest) {
-  SafetensorsFile file;
-  file.metadata = {{"set", manifest.set},
-                   {"step", std::to_string(manifest.step)},
-                   {"ranks", std::to_string(manifest.ranks)},
-                   {"parts.shared", join(manifest.shared_parts)},
-                   {"parts.rank", join(manifest.rank_parts)},
-                   {"checksum.shared", manifest.shared_checksum},
-                   {"checksum.rank", join(manifest.shard_checksums)}};
-  write_file(manifest_path(folder), file);
-}
-
-template <class T>
-T number(const std::string& path, const std::string& text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end)
-    throw CheckpointError(path + ": not a manifest of brigade: '" + text +
-                          "' should be a number");
-  return value;
-}
-
-std::optional<Manifest> read_manifest(const std::string& folder) {
-  const std::string path = manifest_path(folder);
-  std::error_code error;
-  const bool there = fs::exists(path, error);
-  if (error) throw CheckpointError(path + ": cannot look for it: " + error.message());
-  if (!there) return std::nullopt;
-  SafetensorsFile file = read_file(path, Checksums::required);
-  for (const char* key : {"set", "step", "ranks", "parts.shared", "parts.rank",
-                          "checksum.shared", "checksum.rank"}) {
-    if (!file.metadata.contains(key))
-      throw CheckpointError(path + ": not a manifest of brigade: it lacks '" + key + "'");
-  }
-  Manifest manifest;
-  manifest.set = file.metadata["set"];
-  manifest.step = number<int64_t>(path, file.metadata["step"]);
-  manifest.ranks = number<int>(path, file.metadata["ranks"]);
-  manifest.shared_parts = lines_of(file.metadata["parts.shared"]);
-  manifest.rank_parts = lines_of(file.metadata["parts.rank"]);
-  manifest.shared_checksum = file.metadata["checksum.shared"];
-  manifest.shard_checksums = lines_of(file.metadata["checksum.rank"]);
-  if (manifest.ranks < 1 ||
-      manifest.shard_checksums.size() != static_cast<size_t>(manifest.ranks))
-    throw CheckpointError(path + ": not a manifest of brigade: it has " +
-                          std::to_string(manifest.shard_checksums.size()) +
-                          " checksums for " + std::to_string(manifest.ranks) + " ranks");
-  return manifest;
-}
-
 // ---- saving -----------------------------------------------------------------------------
 
-std::string fresh_set_name(int64_t step) {
-  // Never the name of a set that is there: a step may be saved twice.
-  std::random_device random;
-  const uint64_t unique = (static_cast<uint64_t>(random()) << 32) | random();
-  return "step-" + std::to_string(step) + "-" + checkpoint::digits(unique);
+// The lines that a rank has sent. Whoever reaches the store can write there: what is not as
+// we write it must not become a path or a manifest.
+std::vector<std::string> lines_from(int rank, const std::string& text, size_t count) {
+  std::vector<std::string> lines = lines_of(text);
+  if (lines.size() != count)
+    throw CheckpointError("save_checkpoint: rank " + std::to_string(rank) + " sent '" +
+                          text + "', which no rank of brigade would");
+  return lines;
 }
 
 // Equal on all ranks; throws when their steps are not.
 std::string agree_on_set(const std::string& folder, int64_t step,
                          const ProcessGroup& group) {
   const auto all = agree(group, "saving a checkpoint", [&]() -> std::string {
-    std::string text = std::to_string(step) + "\n";
-    if (group.rank() != 0) return text;
+    const std::string text = std::to_string(step) + "\n";
+    if (group.rank() != 0) {
+      checkpoint::give_back_folder(folder);
+      return text;
+    }
     fs::create_directories(folder);
-    return text + fresh_set_name(step) + "\n";
+    return text + checkpoint::fresh_set_name(step) + "\n";
   });
-  const std::vector<std::string> first = lines_of(all[0]);
+  const std::vector<std::string> first = lines_from(0, all[0], 2);
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (lines_of(all[rank])[0] != first[0])
+    const std::string other = lines_from(static_cast<int>(rank), all[rank], 1)[0];
+    if (other != first[0])
       throw MismatchError("save_checkpoint: rank 0 saves step " + first[0] + ", rank " +
-                          std::to_string(rank) + " saves step " + lines_of(all[rank])[0]);
+                          std::to_string(rank) + " saves step " + other);
   }
+  if (!checkpoint::is_set_name(first[1]))
+    throw CheckpointError("save_checkpoint: rank 0 names the set '" + first[1] +
+                          "', which is no name of a set");
   return first[1];
 }
 
@@ -205,18 +132,34 @@ std::string write_mine(const std::string& folder, const std::string& set, int ra
   return checksums;
 }
 
+// Writes every rank's files of the set, and gives their checksums by rank.
+std::vector<std::string> write_set(const std::string& folder, const std::string& set,
+                                   const ProcessGroup& group,
+                                   std::span<const CheckpointPart> parts) {
+  try {
+    return agree(group, "writing a checkpoint", [&] {
+      // Now, because a process that had the folder before has given it back.
+      if (group.rank() == 0) checkpoint::claim_folder(folder);
+      return write_mine(folder, set, group.rank(), parts);
+    });
+  } catch (const CheckpointError&) {
+    // A rank has failed and every rank knows it: nobody will commit. After any other error
+    // rank 0 may have got every rank's word, and commit.
+    std::error_code error;
+    fs::remove(shard_path(folder, set, group.rank()), error);
+    if (group.rank() == 0) fs::remove(shared_path(folder, set), error);
+    throw;
+  }
+}
+
 // What of other sets a folder still has: of older checkpoints, and of those that never came
 // to their commit. What can't be removed now is tried again after the next save.
 void remove_other_sets(const std::string& folder, const std::string& set) {
-  static const std::regex kOurs(
-      R"((step--?\d+-[0-9a-f]{16})\.(shared|rank-\d+)\.safetensors(\.partial)?)");
   std::error_code error;
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    std::smatch match;
-    const std::string name = entry.path().filename();
-    if (std::regex_match(name, match, kOurs) && match[1] != set)
-      others.push_back(entry.path());
+    const auto its_set = checkpoint::set_of_file(entry.path().filename());
+    if (its_set && *its_set != set) others.push_back(entry.path());
   }
   for (const fs::path& path : others) fs::remove(path, error);
 }
@@ -230,10 +173,11 @@ void commit(const std::string& folder, const std::string& set, int64_t step,
   manifest.ranks = static_cast<int>(checksums.size());
   manifest.shared_parts = names_of(parts, false);
   manifest.rank_parts = names_of(parts, true);
-  manifest.shared_checksum = lines_of(checksums[0]).at(1);
-  for (const std::string& of_rank : checksums)
-    manifest.shard_checksums.push_back(lines_of(of_rank).at(0));
-  write_manifest(folder, manifest);
+  manifest.shared_checksum = lines_from(0, checksums[0], 2)[1];
+  for (int rank = 0; rank < manifest.ranks; ++rank)
+    manifest.shard_checksums.push_back(
+        lines_from(rank, checksums[static_cast<size_t>(rank)], rank == 0 ? 2 : 1)[0]);
+  checkpoint::write_manifest(folder, manifest);
   remove_other_sets(folder, set);
 }
 
@@ -347,26 +291,14 @@ void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup
                      std::span<const CheckpointPart> parts) {
   check_parts(parts);
   const std::string set = agree_on_set(folder, step, group);
-  try {
-    const auto checksums = agree(group, "writing a checkpoint", [&] {
-      return write_mine(folder, set, group.rank(), parts);
-    });
-    agree(group, "committing a checkpoint", [&]() -> std::string {
-      if (group.rank() == 0) commit(folder, set, step, parts, checksums);
-      return {};
-    });
-  } catch (...) {
-    // Unless the commit has happened and only the word of it was lost.
-    std::error_code error;
-    const auto manifest = fs::exists(manifest_path(folder), error)
-                              ? read_manifest(folder)
-                              : std::optional<Manifest>();
-    if (!error && (!manifest || manifest->set != set)) {
-      fs::remove(shard_path(folder, set, group.rank()), error);
-      if (group.rank() == 0) fs::remove(shared_path(folder, set), error);
-    }
-    throw;
-  }
+  const auto checksums = write_set(folder, set, group, parts);
+  // From here on nothing is removed except by who has committed: a rank that learns nothing
+  // of the commit, because its time limit has passed, cannot know that there will be none.
+  // What stays of a set that was never committed goes with the next save.
+  agree(group, "committing a checkpoint", [&]() -> std::string {
+    if (group.rank() == 0) commit(folder, set, step, parts, checksums);
+    return {};
+  });
 }
 
 std::optional<int64_t> load_checkpoint(const std::string& folder, const ProcessGroup& group,

@@ -5,8 +5,13 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/valid_utf8.h"
 
-namespace brigade::checkpoint {
+namespace brigade {
+
+CheckpointError::CheckpointError(const std::string& what) : Error(base::valid_utf8(what)) {}
+
+namespace checkpoint {
 namespace {
 
 constexpr std::array<std::pair<at::ScalarType, std::string_view>, 19> kDtypes{{
@@ -68,4 +73,5 @@ size_t checksum_place(std::string_view text) {
   return place + 16 <= text.size() ? place : std::string_view::npos;
 }
 
-}  // namespace brigade::checkpoint
+}  // namespace checkpoint
+}  // namespace brigade

@@ -1,16 +1,14 @@
 #include "brigade/safetensors.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/exception_text.h"
 #include "base/hash.h"
+#include "base/input_file.h"
 #include "checkpoint/format.h"
 
 namespace brigade {
@@ -19,56 +17,36 @@ namespace {
 
 using nlohmann::json;
 
-class InputFile {
+// A file under its name. Throws CheckpointError that begins with it.
+class NamedFile {
  public:
-  explicit InputFile(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat about {};
-    if (file_ < 0 || ::fstat(file_, &about) != 0) {
-      const int error = errno;
-      close();
-      fail("cannot open it: " + std::string(std::strerror(error)));
-    }
-    if (!S_ISREG(about.st_mode)) {
-      close();
-      fail("not a safetensors file: it is not a regular file");
-    }
-    size_ = static_cast<uint64_t>(about.st_size);
-  }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  ~InputFile() { close(); }
+  explicit NamedFile(const std::string& path)
+      : path_(path),
+        file_(named([&] { return std::make_unique<base::InputFile>(path); })) {}
 
   [[noreturn]] void fail(const std::string& why) const {
     throw CheckpointError(path_ + ": " + why);
   }
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return file_->size(); }
   void read(uint64_t from, void* into, uint64_t length) const {
-    char* at = static_cast<char*>(into);
-    while (length > 0) {
-      const size_t most = std::min<uint64_t>(length, uint64_t{1} << 30);
-      const ssize_t count = ::pread(file_, at, most, static_cast<off_t>(from));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail("cannot read it: " + std::string(std::strerror(errno)));
-      if (count == 0) fail("truncated: it became shorter while it was read");
-      at += count;
-      from += static_cast<uint64_t>(count);
-      length -= static_cast<uint64_t>(count);
-    }
+    named([&] { file_->read(from, into, length); });
   }
 
  private:
-  void close() {
-    if (file_ >= 0) ::close(file_);
-    file_ = -1;
+  template <class Act>
+  std::invoke_result_t<Act> named(Act act) const {
+    try {
+      return act();
+    } catch (const Error& error) {
+      fail(error.what());
+    }
   }
 
   std::string path_;
-  int file_ = -1;
-  uint64_t size_ = 0;
+  std::unique_ptr<base::InputFile> file_;
 };
 
-std::string read_text(const InputFile& file) {
+std::string read_text(const NamedFile& file) {
   uint64_t length = 0;
   if (file.size() < sizeof length)
     file.fail("truncated: it has " + std::to_string(file.size()) +
@@ -85,11 +63,15 @@ std::string read_text(const InputFile& file) {
   file.read(sizeof length, text.data(), length);
   if (text[0] != '{')
     file.fail("not a safetensors file: its header does not begin with '{'");
+  // JSON's parser takes it for the end of the text, and would pass over what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string::npos)
+    file.fail("corrupt: its header has a zero byte at byte " +
+              std::to_string(sizeof length + nul) + " of the file");
   return text;
 }
 
 // JSON's own parser takes the last of two equal keys, without a word.
-json parse(const InputFile& file, const std::string& text) {
+json parse(const NamedFile& file, const std::string& text) {
   constexpr int kDeepest = 3;  // header, entry, shape
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
@@ -104,12 +86,17 @@ json parse(const InputFile& file, const std::string& text) {
   };
   try {
     return json::parse(text, watch);
+  } catch (const json::parse_error& error) {
+    // It counts from 1.
+    file.fail("corrupt: its header is not valid JSON at byte " +
+              std::to_string(sizeof(uint64_t) + error.byte - 1) +
+              " of the file: " + error.what());
   } catch (const json::exception& error) {
     file.fail(std::string("corrupt: its header is not valid JSON: ") + error.what());
   }
 }
 
-void take_metadata(const InputFile& file, const json& values, Header& header) {
+void take_metadata(const NamedFile& file, const json& values, Header& header) {
   if (!values.is_object()) file.fail("corrupt: its metadata are no JSON object");
   const std::string of_tensor = kChecksumOf;
   for (const auto& [key, value] : values.items()) {
@@ -125,7 +112,7 @@ void take_metadata(const InputFile& file, const json& values, Header& header) {
   }
 }
 
-void check_header_hash(const InputFile& file, const std::string& text, Checksums checksums,
+void check_header_hash(const NamedFile& file, const std::string& text, Checksums checksums,
                        Header& header) {
   const bool ours = header.metadata.erase(kFormat) > 0;
   if (header.checksum.empty()) {
@@ -146,14 +133,14 @@ void check_header_hash(const InputFile& file, const std::string& text, Checksums
               " was written");
 }
 
-uint64_t whole_number(const InputFile& file, const std::string& what, const json& value) {
+uint64_t whole_number(const NamedFile& file, const std::string& what, const json& value) {
   // 2^62: sums of two do not overflow.
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{1} << 62)
     file.fail("corrupt: " + what + " is " + value.dump() + ", which is no possible size");
   return value.get<uint64_t>();
 }
 
-Entry entry_of(const InputFile& file, const std::string& name, const json& value) {
+Entry entry_of(const NamedFile& file, const std::string& name, const json& value) {
   const std::string what = "tensor '" + name + "'";
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
       !value.contains("shape") || !value.contains("data_offsets") ||
@@ -167,13 +154,17 @@ Entry entry_of(const InputFile& file, const std::string& name, const json& value
   entry.dtype = *dtype;
   entry.begin = whole_number(file, what + "'s begin", value["data_offsets"][0]);
   entry.end = whole_number(file, what + "'s end", value["data_offsets"][1]);
+  // A tensor without elements has strides all the same: they must not overflow either.
   uint64_t bytes = c10::elementSize(entry.dtype);
+  uint64_t extent = bytes;
   for (const json& size : value["shape"]) {
     const uint64_t length = whole_number(file, what + "'s shape", size);
     entry.shape.push_back(static_cast<int64_t>(length));
-    if (__builtin_mul_overflow(bytes, length, &bytes) || bytes > uint64_t{1} << 62)
+    if (__builtin_mul_overflow(extent, std::max<uint64_t>(length, 1), &extent) ||
+        extent > uint64_t{1} << 62)
       file.fail("corrupt: " + what + "'s shape " + value["shape"].dump() +
                 " has more elements than there can be");
+    bytes *= length;
   }
   if (entry.begin > entry.end || entry.end - entry.begin != bytes)
     file.fail("corrupt: " + what + " has the bytes " + std::to_string(entry.begin) +
@@ -182,7 +173,7 @@ Entry entry_of(const InputFile& file, const std::string& name, const json& value
 }
 
 // One tensor after the other, from the first byte of the data to the last of the file.
-void check_layout(const InputFile& file, Header& header) {
+void check_layout(const NamedFile& file, Header& header) {
   std::sort(header.entries.begin(), header.entries.end(),
             [](const Entry& a, const Entry& b) {
               return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
@@ -204,7 +195,7 @@ void check_layout(const InputFile& file, Header& header) {
               " bytes follow after its last tensor");
 }
 
-void check_checksum_names(const InputFile& file, const Header& header) {
+void check_checksum_names(const NamedFile& file, const Header& header) {
   if (header.checksum.empty()) return;
   for (const Entry& entry : header.entries) {
     if (!header.checksums.contains(entry.name))
@@ -212,7 +203,7 @@ void check_checksum_names(const InputFile& file, const Header& header) {
   }
 }
 
-Header header_of(const InputFile& file, Checksums checksums) {
+Header header_of(const NamedFile& file, Checksums checksums) {
   const std::string text = read_text(file);
   const json values = parse(file, text);
   Header header;
@@ -226,28 +217,43 @@ Header header_of(const InputFile& file, Checksums checksums) {
   return header;
 }
 
-at::Tensor tensor_of(const InputFile& file, const Header& header, const Entry& entry) {
-  at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
+// "tensor 'w', bytes 96 to 108 of the file,".
+std::string place_of(const Header& header, const Entry& entry) {
+  return "tensor '" + entry.name + "', bytes " +
+         std::to_string(header.data_begin + entry.begin) + " to " +
+         std::to_string(header.data_begin + entry.end) + " of the file,";
+}
+
+at::Tensor empty_tensor(const NamedFile& file, const Header& header, const Entry& entry) {
+  try {
+    return at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
+  } catch (const std::exception& error) {
+    file.fail(place_of(header, entry) + " cannot be held: " + base::cause_of(error));
+  }
+}
+
+at::Tensor tensor_of(const NamedFile& file, const Header& header, const Entry& entry) {
+  at::Tensor tensor = empty_tensor(file, header, entry);
   file.read(header.data_begin + entry.begin, tensor.mutable_data_ptr(), tensor.nbytes());
   if (header.checksum.empty()) return tensor;
   const std::string found = digits(
       base::hash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
   const std::string& written = header.checksums.at(entry.name);
   if (found != written)
-    file.fail("corrupt: tensor '" + entry.name + "' has the checksum " + found + ", but " +
-              written + " was written");
+    file.fail("corrupt: " + place_of(header, entry) + " has the checksum " + found +
+              ", but " + written + " was written");
   return tensor;
 }
 
 }  // namespace
 
 Header read_header(const std::string& path, Checksums checksums) {
-  return header_of(InputFile(path), checksums);
+  return header_of(NamedFile(path), checksums);
 }
 
 SafetensorsFile read_file(const std::string& path, Checksums checksums,
                           const std::string& checksum) {
-  const InputFile file(path);
+  const NamedFile file(path);
   Header header = header_of(file, checksums);
   if (!checksum.empty() && header.checksum != checksum)
     file.fail(

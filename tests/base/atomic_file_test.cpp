@@ -70,6 +70,21 @@ class SizeLimit {
   rlimit before_{};
 };
 
+// SIGXFSZ as it comes by default: it would end the process, and leave half a file.
+TEST(AtomicFile, ALimitOfItsSizeIsAnErrorAndLeavesNothing) {
+  const TemporaryFolder folder;
+  {
+    const SizeLimit limit(1000);
+    std::signal(SIGXFSZ, SIG_DFL);
+    base::AtomicFile file(folder.path() + "/file", ".partial");
+    EXPECT_THROW(file.write(std::string(3000, 'x')), Error);
+  }
+  EXPECT_EQ(files_in(folder.path()), 0U);
+  sigset_t waiting;
+  sigpending(&waiting);
+  EXPECT_FALSE(sigismember(&waiting, SIGXFSZ));
+}
+
 TEST(WriteWhole, ReplacesWhatWasThere) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/file";

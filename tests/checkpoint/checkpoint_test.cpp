@@ -116,9 +116,10 @@ TEST(Checkpoint, AnEarlierOneAndItsRemainsGoOtherFilesStay) {
     SmallRun run(group, folder.path(), "int8");
     for (int i = 0; i < 3; ++i) run.save();  // the same step, three times
     const auto files = files_in(folder.path());
-    ASSERT_EQ(files.size(), 5u);  // manifest, shared, two shards, notes
-    EXPECT_EQ(files[0], "manifest.safetensors");
-    EXPECT_EQ(files[1], "notes.txt");
+    ASSERT_EQ(files.size(), 6u);  // lock, manifest, shared, two shards, notes
+    EXPECT_EQ(files[0], ".lock");
+    EXPECT_EQ(files[1], "manifest.safetensors");
+    EXPECT_EQ(files[2], "notes.txt");
     EXPECT_EQ(run.load(), 0);
   });
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "support/command.h"
@@ -210,7 +211,11 @@ TEST(Safetensors, AnyByteThatChangedIsNoticed) {
           std::string bad = good;
           bad[place] = static_cast<char>(bad[place] ^ flip);
           write_bytes(path, bad);
-          ASSERT_NE(refusal(path), "it was accepted") << "byte " << place << " ^ " << flip;
+          const std::string why = refusal(path);
+          ASSERT_NE(why, "it was accepted") << "byte " << place << " ^ " << flip;
+          ASSERT_TRUE(why.starts_with(path + ": ")) << why;
+          // JSON's writer throws for what is not UTF-8.
+          ASSERT_NO_THROW(nlohmann::json(why).dump()) << "byte " << place << " ^ " << flip;
         }
       }
       write_bytes(path, good);
@@ -275,6 +280,20 @@ TEST(Safetensors, ForeignAndCraftedFilesAreRefusedWithTheReason) {
     with(R"("a":{"dtype":"F64","shape":[4294967296,4294967296,0],"data_offsets":[0,0]})",
          "");
     expect_refused(path, "more elements than there can be");
+    // Without elements, but with strides.
+    for (const char* shape : {"0,4294967296,4294967296", "4611686018427387904,0,4",
+                              "4611686018427387904,0", "4294967296,0,4294967296"}) {
+      with(std::string(R"("a":{"dtype":"F64","shape":[)") + shape +
+               R"(],"data_offsets":[0,0]})",
+           "");
+      expect_refused(path, "tensor 'a''s shape");
+      expect_refused(path, "more elements than there can be");
+    }
+    craft(path, "{" + good + "}" + std::string("\0 anything", 10), "xy");
+    expect_refused(path, "its header has a zero byte at byte 61 of the file");
+    craft(path, "{\"a\":\"\xff\"}", "");
+    expect_refused(path, "not valid JSON at byte 14 of the file");
+    expect_refused(path, "\\xff");
     with(R"("a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,2]})", "xy");
     expect_refused(path, "no possible size");
     with(R"("__metadata__":{"a":1})", "");

@@ -90,3 +90,29 @@ def test_files_are_those_of_safetensors(tmp_path):
     assert torch.equal(brigade.load_safetensors(path)[0]["bias"], torch.ones(3))
     with pytest.raises(brigade.CheckpointError, match="checksum"):
         brigade.load_safetensors(path, checksums_required=True)
+
+
+def refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(brigade.CheckpointError) as caught:
+        brigade.load_safetensors(path)
+    assert str(path) in str(caught.value)
+
+
+def test_any_bit_that_changed_is_a_checkpoint_error_that_names_the_file(tmp_path):
+    path = tmp_path / "some.safetensors"
+    brigade.save_safetensors(path, {"weight": torch.eye(2)}, {"a": "b"})
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        refused(path, changed)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(brigade.CheckpointError, match="a folder"):
+        brigade.load_safetensors(path)
+
+
+def test_bytes_that_are_not_utf8_are_quoted_in_errors():
+    with pytest.raises(brigade.ConfigError, match=r"\\xff"):
+        brigade.make_hook(b"\xff")
