@@ -3,11 +3,14 @@ import os
 import pathlib
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import time
 
 import processes
-from jobs import MASTER_PORT, Failure, wait_until
+import strangers
+from jobs import MASTER_PORT, PATIENT, Failure, wait_until
 
 
 def start(job, value):
@@ -120,15 +123,13 @@ def with_calls(rules):
 # ---- limits of a running process
 
 def limit(what, who, amount=0):
-    """RLIMIT_…; `amount` more than the process has now, where the kernel tells."""
+    """RLIMIT_…: of memory so much more than the process has now, of anything else so much."""
     def action(job, value):
         pid = job.process(who)
         number = getattr(resource, f"RLIMIT_{what}")
         size = amount
         if what == "AS":
             size += int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        if what == "NOFILE":
-            size += len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, number, (size, size))
     return action
 
@@ -137,10 +138,11 @@ def limit(what, who, amount=0):
 
 def saved(job, value):
     """A run of a few steps has saved a checkpoint before."""
-    whole, job.steps = job.steps, 20
+    before = job.steps, job.limit
+    job.steps, job.limit = 20, PATIENT
     job.start()
     job.wait(60 * job.setting.slack)
-    job.steps = whole
+    job.steps, job.limit = before
     if any(member.code for member in job.members):
         raise Failure(f"the run that saves failed:\n{job.said()}")
     job.result.unlink(missing_ok=True)
@@ -176,8 +178,8 @@ def put(pattern, kind, content=b""):
             path.symlink_to(aside)
         elif what.startswith("/dev/"):
             path.symlink_to(what)
+            job.prefix = ["prlimit", f"--as={6 << 30}"]  # for a reader that does not notice
         elif what == "socket":
-            import socket
             with socket.socket(socket.AF_UNIX) as one:
                 here = os.getcwd()
                 os.chdir(path.parent)
@@ -200,6 +202,16 @@ def put(pattern, kind, content=b""):
     return action
 
 
+def idx_files(job, value):
+    """Twenty images of 4 x 4, to train and to test."""
+    (job.folder / "idx").mkdir()
+    for name in ("train", "t10k"):
+        images = struct.pack(">4I", 2051, 20, 4, 4) + bytes(range(16)) * 20
+        labels = struct.pack(">2I", 2049, 20) + bytes(range(10)) * 2
+        (job.folder / f"idx/{name}-images-idx3-ubyte").write_bytes(images)
+        (job.folder / f"idx/{name}-labels-idx1-ubyte").write_bytes(labels)
+
+
 def small_disk(kilobytes):
     """The checkpoint's folder has so much room."""
     def action(job, value):
@@ -219,6 +231,22 @@ def fill_disk(job, value):
 
 def empty_disk(job, value):
     (job.checkpoint / "filler").unlink(missing_ok=True)
+
+
+def read_only_disk(job, value):
+    """From now on. The checkpoint's folder must be a small disk."""
+    subprocess.run(["mount", "-o", "remount,ro", job.checkpoint], check=True)
+
+
+def writable_disk(job, value):
+    subprocess.run(["mount", "-o", "remount,rw", job.checkpoint], check=True)
+
+
+# ---- the network
+
+def reset_connections(job, value):
+    """Those that are established, all of them."""
+    subprocess.run(["ss", "-K", "-t", "state", "established"], check=True, stdout=subprocess.DEVNULL)
 
 
 # ---- the network between two hosts
@@ -245,7 +273,6 @@ def job_address(host):
 def stranger(kind, at):
     """at: "store", or the process whose ports are meant."""
     def action(job, value):
-        import strangers
         if at == "store":
             ports = processes.ports_of(job.store_host())
         elif at == "master port":
@@ -262,6 +289,5 @@ def stranger(kind, at):
 def impostor(kind):
     """Somebody else listens on the master port."""
     def action(job, value):
-        import strangers
         job.guests.append(strangers.listen(kind or value, MASTER_PORT))
     return action

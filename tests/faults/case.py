@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import actions  # noqa: E402
 import processes  # noqa: E402
 import table  # noqa: E402
-from faults import Ends, EndsOrTrains, TrainsOn  # noqa: E402
-from jobs import STEPS, Failure, Job  # noqa: E402
+from faults import EndsOrTrains, TrainsOn, TrainsWithout  # noqa: E402
+from jobs import STEPS, Failure, Job, TooEarly  # noqa: E402
 
 
 class Setting:
@@ -95,6 +95,13 @@ def check_trained(job, same=True):
 def check(job, see):
     if isinstance(see, TrainsOn):
         check_trained(job, see.same)
+    elif isinstance(see, TrainsWithout):
+        refused = [member for member in job.members if member.code != 0]
+        if len(refused) != 1:
+            raise Failure(f"{len(refused)} processes failed, not one")
+        check_member(refused[0], (1, see.text))
+        job.members.remove(refused[0])
+        check_trained(job)
     elif isinstance(see, EndsOrTrains):
         if all(member.code == 0 for member in job.members):
             check_trained(job)
@@ -126,7 +133,8 @@ def execute(fault, value, job, see):
     begin = time.monotonic()
     # A fault that was there before the job has its start before it.
     at_start = actions.at_step not in [getattr(action, "verb", None) for action in fault.do]
-    job.wait((see.within + (job.seconds_to_start() if at_start else 0)) * job.setting.slack)
+    within = (see.within or max(fault.limit + 2, 5)) + (job.seconds_to_start() if at_start else 0)
+    job.wait(within * job.setting.slack)
     seconds = time.monotonic() - begin
     for guest in job.guests:
         guest.close()
@@ -135,24 +143,35 @@ def execute(fault, value, job, see):
     return seconds
 
 
-def run(fault, value, way, hook, setting, folder):
-    processes.adopt_orphans()
-    job = Job(way, hook, folder, setting)
+def attempt(fault, value, way, hook, setting, folder, own_network):
+    """Good or not, seconds, and why not; None where the job ended before the fault."""
+    job = Job(way, hook, folder, setting, limit=fault.limit)
     job.undisturbed = functools.cache(lambda: undisturbed_hash(way, hook, setting))
-    job.guests = []
-    job.own_network = os.geteuid() == 0 and processes.enter_own_network()
+    job.guests, job.own_network = [], own_network
     see = fault.see(value) if callable(fault.see) else fault.see
-    result = {"good": False, "seconds": None, "why": ""}
     try:
-        result["seconds"] = execute(fault, value, job, see)
-        result["good"] = True
+        return {"good": True, "seconds": execute(fault, value, job, see), "why": ""}
+    except TooEarly as early:
+        return {"good": False, "seconds": None, "early": True, "why": f"{early}\n{job.said()}"}
     except Failure as failure:
-        resumed = getattr(job, "resumed", None)
-        result["why"] = f"{failure}\n{job.said()}" + (f"\nresumed:\n{resumed.said()}" if resumed else "")
+        resumed = f"\nresumed:\n{job.resumed.said()}" if hasattr(job, "resumed") else ""
+        return {"good": False, "seconds": None, "why": f"{failure}\n{job.said()}{resumed}"}
     except Exception:
-        result["why"] = f"{traceback.format_exc()}\n{job.said()}"
+        return {"good": False, "seconds": None, "why": f"{traceback.format_exc()}\n{job.said()}"}
     finally:
         processes.kill_descendants(os.getpid())
+
+
+def run(fault, value, way, hook, setting, work):
+    processes.adopt_orphans()
+    own_network = os.geteuid() == 0 and processes.enter_own_network()
+    for _ in range(3):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="case_", dir=work))
+        result = attempt(fault, value, way, hook, setting, folder, own_network)
+        subprocess.run(["umount", "-q", folder / "checkpoint"], stderr=subprocess.DEVNULL)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not result.pop("early", False):
+            break
     return result
 
 
@@ -176,10 +195,9 @@ def main():
         in_own_mounts([__file__, "--inside", *sys.argv[1:]])
     fault, value = table.find(options.name)
     work = pathlib.Path(options.work or tempfile.mkdtemp(prefix="faults_"))
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="case_", dir=work))
-    result = run(fault, value, options.way, options.hook, Setting(options.bin, options.python, options.slack, work), folder)
-    subprocess.run(["umount", "-q", folder / "checkpoint"], stderr=subprocess.DEVNULL)
-    shutil.rmtree(folder if options.work else work, ignore_errors=True)
+    result = run(fault, value, options.way, options.hook, Setting(options.bin, options.python, options.slack, work), work)
+    if not options.work:
+        shutil.rmtree(work, ignore_errors=True)
     print(json.dumps(result) if options.inside and options.work else f"{'good' if result['good'] else 'BAD'} {result['seconds']}\n{result['why']}")
     return 0 if result["good"] else 1
 

@@ -1,27 +1,22 @@
 """Files: damaged, of another kind, slow, failing; those that are read and those that are written."""
-from actions import at_step, put, saved, start, with_args, with_calls
-from faults import ALL, CPP, PYTHON, Ends, EndsOrTrains, Fault, TrainsOn, refuses
+from actions import idx_files, put, saved, start, with_args, with_calls
+from faults import Ends, EndsOrTrains, Fault, TrainsOn, refuses
 
 _KINDS = ("FIFO", "/dev/zero", "folder", "dangling link", "link to itself", "socket")
 _DAMAGES = ("empty file", "half of it", "byte changed", "garbage", "huge header")
-_PATIENT = 5
 _CSV = b"a,b,class\n" + b"".join(b"%d,%d,%s\n" % (i, i * i % 7, b"yes" if i % 3 else b"no") for i in range(40))
 _TEXT = b"the quick brown fox jumps over the lazy dog. " * 200
 
 
-def _refuses(text="{}"):
-    return lambda value: refuses(r"--data|is (not )?a|cannot|No such|file|folder|symbolic|too", code=(1, 2))
-
-
-def _data(name, kind, pattern, content=b""):
-    return Fault(f"{name} is a {{}}", (put(pattern, "{}", content), with_args("--data", kind), start), _refuses(), jobs=("train", "bare"),
-                 each=_KINDS)
+def _data(name, kind, pattern, *before):
+    return Fault(f"{name} is a {{}}", (*before, put(pattern, "{}"), with_args("--data", kind), start),
+                 refuses(f"--data: .*{pattern}", code=(1, 2)), jobs=("train", "bare"), each=_KINDS, limit=20)
 
 
 def _checkpoint(name, pattern, each):
     return Fault(f"the checkpoint's {name} is {{}}", (saved, put(pattern, "{}"), start),
                  Ends(launcher=((1, 2), "checkpoint"), rank0=((1, 2), "checkpoint"), rank1=((1, 2), "checkpoint"), resumes=False),
-                 jobs=("run", "bare", "py-run"), each=each)
+                 jobs=("run", "bare", "py-run"), each=each, limit=20)
 
 
 def _write(what, rank, path, name):
@@ -29,26 +24,26 @@ def _write(what, rank, path, name):
     return Fault(f"{{}} of {name} fails with {what}",
                  (with_calls(f"call={{}},path={path},rank={rank},nth=3,errno={what}"), start),
                  Ends(launcher=(1, "checkpoint"), rank0=(1, "checkpoint"), rank1=(1, "checkpoint")),
-                 each=("open", "write", "fsync", "rename"), jobs=("run", "bare", "py-bare"), needs=("shim",), quick=("bare",))
+                 each=("open", "write", "fsync", "rename"), jobs=("run", "bare", "py-bare"), limit=20, needs=("shim",), quick=("bare",))
 
 
 ROWS = [
     _data("a text", "text:text", "text"),
     _data("a table", "csv:table", "table"),
-    _data("an IDX file of images", "idx:idx", "idx/train-images-idx3-ubyte"),
-    _data("an IDX file of labels", "idx:idx", "idx/train-labels-idx1-ubyte"),
+    _data("an IDX file of images", "idx:idx", "idx/train-images-idx3-ubyte", idx_files),
+    _data("an IDX file of labels", "idx:idx", "idx/train-labels-idx1-ubyte", idx_files),
     Fault("a text is a link to a text", (put("text", "link", _TEXT), with_args("--data", "text:text", "--model", "mlp"), start),
-          EndsOrTrains(Ends(resumes=False)), jobs=("train",)),
+          EndsOrTrains(Ends(resumes=False)), jobs=("train",), limit=20),
     Fault("a text is {}", (put("text", "{}", _TEXT), with_args("--data", "text:text"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing")),
     Fault("a table is {}", (put("table", "{}", _CSV), with_args("--data", "csv:table"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing", "garbage")),
     Fault("reading a text fails with {}", (put("text", "file", _TEXT * 8),
           with_calls("call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
-          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), needs=("shim",)),
+          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     Fault("reading a table fails with {}", (put("table", "file", _CSV),
           with_calls("call=read,path={folder}/table,errno={}"), with_args("--data", "csv:table"), start),
-          refuses("--data|table", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), needs=("shim",)),
+          refuses("--data|table", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     _checkpoint("manifest", "checkpoint/manifest.safetensors", _KINDS + _DAMAGES),
     _checkpoint("shared file", "checkpoint/*.shared.safetensors", _KINDS + _DAMAGES + ("nothing",)),
     _checkpoint("file of rank 1", "checkpoint/*.rank-1.safetensors", _KINDS + _DAMAGES + ("nothing",)),
@@ -56,11 +51,11 @@ ROWS = [
           jobs=("run", "py-run")),
     Fault("reading a checkpoint fails with {} at rank 1", (saved, with_calls("call=read,path=*.safetensors,rank=1,nth=2+,errno={}"), start),
           Ends(launcher=(1, "checkpoint"), rank0=(1, "checkpoint"), rank1=(1, "checkpoint")), each=("EIO", "ENOMEM"),
-          jobs=("run", "bare", "py-run"), needs=("shim",), quick=("run",)),
+          jobs=("run", "bare", "py-run"), limit=20, needs=("shim",), quick=("run",)),
     Fault("reads of a checkpoint give 7 bytes at a time", (saved, with_calls("call=read,path=*.safetensors,short=7"), start), TrainsOn(),
-          jobs=("run", "bare", "py-run"), needs=("shim",)),
+          jobs=("run", "bare", "py-run"), limit=20, needs=("shim",)),
     Fault("writes of a checkpoint take 7 bytes at a time",
-          (with_calls("call=write,path={folder}/checkpoint/*,nth=1,short=7"), start), TrainsOn(), jobs=("run", "bare", "py-run"),
+          (with_calls("call=write,path={folder}/checkpoint/*,nth=1,short=7"), start), TrainsOn(), jobs=("run", "bare", "py-run"), limit=20,
           needs=("shim",)),
     _write("EIO", 0, "{folder}/checkpoint/*shared*", "the shared file"),
     _write("ENOSPC", 1, "{folder}/checkpoint/*rank-1*", "the file of rank 1"),

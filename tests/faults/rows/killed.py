@@ -1,6 +1,6 @@
 """Processes that end: every process of a job, by every way to die."""
 from actions import as_soon_as_there, at_step, pause, send, start, with_args, with_calls, with_run_options
-from faults import ALL, CPP, LAUNCHED, PYTHON, Ends, EndsOrTrains, Fault, TrainsOn
+from faults import LAUNCHED, PYTHON, Ends, Fault, TrainsOn
 
 _CODES = {"KILL": 9, "SEGV": 11, "ABRT": 6, "BUS": 7, "TERM": 15, "INT": 2, "HUP": 1, "QUIT": 3}
 
@@ -53,15 +53,15 @@ ROWS = [
           TrainsOn(), jobs=("run", "py-run")),
     Fault("rank 1 dies in its 5th {} of a checkpoint",
           (with_calls("call={},path={folder}/checkpoint/*,rank=1,nth=5,signal=9,once={folder}/once"), start),
-          _of_rank(1)("KILL"), each=("open", "write", "fsync", "rename"), needs=("shim",), quick=("run",)),
+          _of_rank(1)("KILL"), each=("open", "write", "fsync", "rename"), limit=8, needs=("shim",), quick=("run",)),
     Fault("rank 0 dies in its 9th {} of a checkpoint",
           (with_calls("call={},path={folder}/checkpoint/*,rank=0,nth=9,signal=9,once={folder}/once"), start),
-          _of_rank(0)("KILL"), each=("open", "write", "fsync", "rename", "unlink"), needs=("shim",), quick=("bare",)),
+          _of_rank(0)("KILL"), each=("open", "write", "fsync", "rename", "unlink"), limit=8, needs=("shim",), quick=("bare",)),
     Fault("rank 0 dies as it renames the manifest",
           (with_calls("call=rename,path=*manifest*,rank=0,nth=3,signal=9,once={folder}/once"), start), _of_rank(0)("KILL"),
-          needs=("shim",), quick=("py-bare",)),
+          limit=8, needs=("shim",), quick=("py-bare",)),
     Fault("a rank leaves with exit code 7", (with_args("--fault", "exit7@1"), start),
-          Ends(launcher=(7, "rank 1 failed: exit code 7"), rank0=(None, "peer|Connection|connection"), rank1=(7, "")), jobs=PYTHON),
+          Ends(launcher=(7, "rank 1 failed: exit code 7"), rank0=(None, "peer|Connection|connection"), rank1=(7, "")), jobs=PYTHON, limit=8),
     Fault("a rank throws", (with_args("--fault", "raises@1"), start),
-          Ends(launcher=(1, "rank 1 failed: exit code 1"), rank0=(None, ""), rank1=(1, "the worker's own words")), jobs=PYTHON),
+          Ends(launcher=(1, "rank 1 failed: exit code 1"), rank0=(None, ""), rank1=(1, "the worker's own words")), jobs=PYTHON, limit=8),
 ]

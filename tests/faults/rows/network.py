@@ -1,9 +1,8 @@
 """Two hosts and the cable between them, as network namespaces: cut, one way, slow, lossy; healed in time and not."""
-from actions import as_soon_as_there, at_step, deaf, hears_again, on_host, pause, send, start
+from actions import at_step, deaf, hears_again, on_host, pause, send, start
 from faults import HOSTS, Ends, EndsOrTrains, Fault, TrainsOn
 
 _LOST = Ends(within=12)  # T + 2 s to notice; then the launchers agree, or wait for each other in vain
-_DROP = "nft add table ip faults ; add chain ip faults in { type filter hook input priority 0 ; }"
 
 
 def _loss(percent):

@@ -1,7 +1,7 @@
 """How the ranks meet: with nobody, with the wrong ones, with strangers; and what their variables say."""
-from actions import (at_step, impostor, pause, start, start_more, start_only, stranger, with_run_options, with_variables,
+from actions import (at_step, impostor, reset_connections, start, start_more, start_only, stranger, with_run_options, with_variables,
                      with_variables_of)
-from faults import ALL, CPP, Ends, EndsOrTrains, Fault, TrainsOn, refuses
+from faults import CPP, Ends, Fault, TrainsOn, TrainsWithout, refuses
 
 _VISITORS = ("garbage", "text", "zeros", "huge length", "a half message", "half-open", "slowloris", "reset", "many connections",
              "keys set", "keys deleted")
@@ -13,7 +13,7 @@ ROWS = [
     Fault("rank 0 does not come", (start_only(1),), Ends(rank1=(1, "127.0.0.1")), jobs=_BARE),
     Fault("rank 1 does not come, in Python", (start_only(0),), Ends(), jobs=("py-bare",)),
     Fault("rank 1 comes twice", (start, start_more("rank 1 once more", 1)),
-          EndsOrTrains(Ends(within=8, resumes=False)), jobs=_BARE),
+          TrainsWithout("rank 1 came twice"), jobs=_BARE, limit=20),
     Fault("a rank 2 of 2", (with_variables_of(1, RANK="2"), start), Ends(rank0=(1, "rank 1"), rank1=(2, "rank 2 of a world of 2")), jobs=_BARE, quick=_BARE),
     Fault("rank 1 takes the world for 3", (with_variables_of(1, WORLD_SIZE="3"), start), Ends(resumes=True), jobs=_BARE),
     Fault("the master port is taken by a {} server, for rank 0", (impostor(""), start_only(0)), Ends(rank0=(1, "29500")), jobs=_BARE,
@@ -33,6 +33,7 @@ ROWS = [
           each=_WRONG + ("65536",)),
     Fault("BRIGADE_TIMEOUT is '{}'", (with_variables(BRIGADE_TIMEOUT="{}"), start), refuses("BRIGADE_TIMEOUT"), jobs=CPP,
           each=_WRONG[:3] + ("nan",)),
+    Fault("all connections of the job are reset", (start, at_step(8), reset_connections), Ends(within=6), needs=("root",)),
     Fault("a stranger at the store: {}", (start, at_step(8), stranger("", "store")), TrainsOn(), jobs=("run", "bare", "py-run"),
           each=_VISITORS, quick=("run",)),
     Fault("a stranger at rank 1's ports: {}", (start, at_step(8), stranger("", "rank 1")), TrainsOn(), jobs=("run", "bare"),

@@ -1,14 +1,14 @@
 """What a process needs and does not get: descriptors, memory, room on the disk, somebody who reads what it writes."""
-from actions import (at_step, empty_disk, fill_disk, limit, once_over, pause, small_disk, start, with_args, with_descriptors,
-                     with_stdout)
-from faults import ALL, CPP, LAUNCHED, PYTHON, Ends, EndsOrTrains, Fault, TrainsOn, refuses
+from actions import (at_step, empty_disk, fill_disk, limit, once_over, read_only_disk, small_disk, start, with_args, with_descriptors,
+                     with_stdout, writable_disk)
+from faults import CPP, PYTHON, Ends, EndsOrTrains, Fault
 
 ROWS = [
-    Fault("at most {} descriptors", (with_descriptors, start), EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=8)),
-          each=tuple(range(18, 41, 2)) + tuple(range(8, 18, 2)), jobs=("run", "train", "bare"), quick=("run",)),
+    Fault("at most {} descriptors", (with_descriptors, start), EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=14)),
+          each=tuple(range(18, 41, 2)) + tuple(range(8, 18, 2)), jobs=("run", "train", "bare"), limit=8, quick=("run",)),
     Fault("at most {} descriptors in Python", (with_descriptors, start),
-          EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=8)), each=(18, 24, 30, 36), jobs=PYTHON),
-    Fault("rank 1 gets no more descriptors", (start, at_step(8), limit("NOFILE", "rank 1")),
+          EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=14)), each=(18, 24, 30, 36), jobs=PYTHON, limit=8),
+    Fault("rank 1 gets no more descriptors", (start, at_step(8), limit("NOFILE", "rank 1", 3)),
           Ends(launcher=(1, "Too many open files"), rank0=(None, "Too many open files|peer"), rank1=(1, "Too many open files"))),
     Fault("rank 1 gets no more memory", (start, at_step(8), limit("AS", "rank 1", 0)),
           EndsOrTrains(Ends(launcher=(None, "rank 1")))),
@@ -19,9 +19,11 @@ ROWS = [
     Fault("the disk is full", (small_disk(400), start, at_step(8), fill_disk, once_over, empty_disk),
           Ends(launcher=(1, "No space left"), rank0=(1, "No space left"), rank1=(1, "No space left")), needs=("root",),
           quick=("train",)),
+    Fault("the disk becomes read-only", (small_disk(4000), start, at_step(8), read_only_disk, once_over, writable_disk),
+          Ends(launcher=(1, "Read-only"), rank0=(1, "Read-only"), rank1=(1, "Read-only")), needs=("root",)),
     Fault("stdout is full", (with_stdout("full"), start), Ends(launcher=(None, "No space left|stdout"), rank0=(None, "No space left|stdout"),
-          resumes=False, within=20), jobs=CPP),
-    Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20), jobs=("run", "train")),
-    Fault("stdout is closed", (with_stdout("closed"), start), EndsOrTrains(Ends(within=20)), jobs=CPP),
-    Fault("nobody reads stdout any more", (with_stdout("without a reader"), start), EndsOrTrains(Ends(within=20)), jobs=CPP),
+          resumes=False, within=20), jobs=CPP, limit=20),
+    Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20), jobs=("run", "train"), limit=20),
+    Fault("stdout is closed", (with_stdout("closed"), start), EndsOrTrains(Ends(within=20)), jobs=CPP, limit=20),
+    Fault("nobody reads stdout any more", (with_stdout("without a reader"), start), EndsOrTrains(Ends(within=20)), jobs=CPP, limit=20),
 ]

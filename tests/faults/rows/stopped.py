@@ -1,6 +1,6 @@
 """Processes that stand still: for longer and for less than the time limit T of 3 s."""
 from actions import as_soon_as_there, at_step, pause, send, start
-from faults import ALL, LAUNCHED, Ends, EndsOrTrains, Fault, TrainsOn
+from faults import LAUNCHED, Ends, EndsOrTrains, Fault, TrainsOn
 
 _LONG = 6  # T + 2 s, and the time in which the launcher ends the stopped one
 
