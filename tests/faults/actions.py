@@ -43,7 +43,7 @@ def as_soon_as_there(who):
         def there():
             try:  # Until it has its name, the watch looks like a rank.
                 return (not job.has_launcher() or job.watch()) and job.process(who)
-            except (IndexError, Failure):
+            except IndexError:
                 return None
         wait_until(there, 30 * job.setting.slack, f"{who} to be there")
     return action
@@ -279,8 +279,8 @@ def stranger(kind, at):
             ports = [MASTER_PORT]
         else:
             ports = processes.ports_of(job.process(at))
-        if not ports and at != "master port":
-            raise Failure(f"{at} listens nowhere")
+        if not ports:
+            raise IndexError(f"{at} listens nowhere")
         for port in ports:
             job.guests.append(strangers.visit(kind or value, port))
     return action

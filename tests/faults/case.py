@@ -103,9 +103,11 @@ def check(job, see):
         job.members.remove(refused[0])
         check_trained(job)
     elif isinstance(see, EndsOrTrains):
-        if all(member.code == 0 for member in job.members):
+        failed = [member for member in job.members if member.code != 0]
+        if not failed:
             check_trained(job)
-        else:
+        else:  # Where one host has done its part, it may end well all the same.
+            job.members = failed
             check_ends(job, see.ends)
     else:
         check_ends(job, see)
@@ -128,8 +130,11 @@ def check_nothing_left(job):
 
 def execute(fault, value, job, see):
     """Seconds from the last action to the end of the job."""
-    for action in fault.do:
-        action(job, value)
+    try:
+        for action in fault.do:
+            action(job, value)
+    except (IndexError, ProcessLookupError, ConnectionError) as gone:
+        raise TooEarly(f"whom the fault was meant for had gone: {gone!r}") from gone
     begin = time.monotonic()
     # A fault that was there before the job has its start before it.
     at_start = actions.at_step not in [getattr(action, "verb", None) for action in fault.do]

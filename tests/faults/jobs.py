@@ -18,7 +18,7 @@ import time
 import processes
 
 HERE = pathlib.Path(__file__).resolve().parent
-STEPS = 120
+STEPS = 160
 MASTER_PORT = 29500
 PATIENT = 60  # seconds: the library's time limit where none is meant to pass
 
@@ -217,7 +217,7 @@ class Job:
         watches = [child for child in processes.children(self.members[launcher].pid)
                    if processes.name_of(child) == "brigade-watch"]
         if not watches:
-            raise Failure("there is no brigade-watch")
+            raise IndexError("there is no brigade-watch")
         return watches[0]
 
     def store_host(self):

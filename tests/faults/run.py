@@ -40,7 +40,7 @@ def choose(options):
     """The cases to run, and those that cannot be run here, with what they lack."""
     lacks = missing(options)
     chosen, skipped = [], []
-    for name, way, hook in table.cases(options.all_hooks, options.quick):
+    for name, way, hook in table.cases(options.everything, options.quick):
         if options.only and not re.search(options.only, f"{name}/{way}/{hook}"):
             continue
         fault, _ = table.find(name)
@@ -90,7 +90,7 @@ def arguments():
     parser.add_argument("--bin", required=True, help="the folder of the brigade program")
     parser.add_argument("--python", default="", help="an interpreter that has torch; without it Python's cases are left out")
     parser.add_argument("--quick", action="store_true", help="the part that `make test` runs")
-    parser.add_argument("--all-hooks", action="store_true", help="every case under every hook, instead of hooks that take turns")
+    parser.add_argument("--everything", action="store_true", help="every fault in every way under every hook, instead of in turn")
     parser.add_argument("--only", metavar="REGEX", help="of NAME/WAY/HOOK")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="cases at a time")
     parser.add_argument("--slack", type=float, default=3, help="how many times the promised time is allowed (a busy machine)")

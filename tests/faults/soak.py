@@ -60,7 +60,7 @@ class Round:
                        "all": lambda: [self.job.rank(0), self.job.rank(1)]}.get(who, lambda: [self.job.rank(rank)])()
             for pid in victims:
                 os.kill(pid, getattr(signal, f"SIG{name}"))
-        except (IndexError, Failure, ProcessLookupError):
+        except (IndexError, ProcessLookupError):
             return False
         self.kills.append(f"{name} {who}{f' {rank}' if 'rank' in who else ''} after step {self.job.step()}")
         self.watch_is_gone |= who == "watch"

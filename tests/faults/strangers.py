@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 
-_VALIDATE, _SET, _DELETE = 0, 1, 8  # of LibTorch's TCPStore
+_VALIDATE, _SET, _DELETE, _LIST = 0, 1, 8, 17  # of LibTorch's TCPStore
 _MAGIC = 0x3C85F7CE
 
 
@@ -49,9 +49,25 @@ def visit(kind, port):
         guests.callback(done.set)
         threading.Thread(target=_drip, args=(one, done), daemon=True).start()
         return guests
-    with contextlib.suppress(OSError):  # it may be thrown out before the end
-        one.sendall(_MESSAGES[kind])
+    with contextlib.suppress(OSError, struct.error):  # it may be thrown out before the end
+        if kind.startswith("every key"):
+            _spoil_keys(one, kind)
+        else:
+            one.sendall(_MESSAGES[kind])
     return guests
+
+
+def _spoil_keys(one, kind):
+    """All that the store has."""
+    one.sendall(_greeting() + bytes([_LIST]))
+    answer = one.makefile("rb")
+    for _ in range(_number(answer)):
+        key = answer.read(_number(answer))
+        one.sendall(bytes([_DELETE]) + _text(key) if kind == "every key deleted" else bytes([_SET]) + _text(key) + _text(b"spoilt"))
+
+
+def _number(answer):
+    return struct.unpack("<Q", answer.read(8))[0]
 
 
 def _connect(guests, port):

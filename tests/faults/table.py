@@ -20,20 +20,23 @@ def find(name):
     raise SystemExit(f"no fault is named '{name}'")
 
 
-def _ways(fault, value, quick):
-    """Of the values of a row the quick part takes the first; so does Python, which takes seconds to start, beside C++."""
-    first = not fault.each or value == fault.each[0]
+def _ways(fault, value, quick, everything):
+    """The first value of a row in each way to start a job, or in those of the quick part; the others in one way each, in turn."""
+    number = fault.each.index(value) if fault.each else 0
     if quick:
-        return fault.quick if first else ()
-    python_only = all(way.startswith("py-") for way in fault.jobs)
-    return [way for way in fault.jobs if first or python_only or not way.startswith("py-")]
+        return fault.quick if number == 0 else ()
+    if number == 0 or everything:
+        return fault.jobs
+    # Python takes seconds to start.
+    native = [way for way in fault.jobs if not way.startswith("py-")] or fault.jobs
+    return (native[number % len(native)],)
 
 
-def cases(all_hooks=False, quick=False):
-    """(name, way, hook) of each. Without `all_hooks` the hooks take turns, so that each meets faults of every kind."""
+def cases(everything=False, quick=False):
+    """(name, way, hook) of each. Hooks take turns, so that each meets faults of every kind; `everything` is all hooks in all ways."""
     turn = itertools.cycle(HOOKS)
     for fault in FAULTS:
         for name, value in fault.variants():
-            for way in _ways(fault, value, quick):
-                for hook in HOOKS if all_hooks else [next(turn)]:
+            for way in _ways(fault, value, quick, everything):
+                for hook in HOOKS if everything else [next(turn)]:
                     yield name, way, hook

@@ -1,7 +1,7 @@
 """How the ranks meet: with nobody, with the wrong ones, with strangers; and what their variables say."""
 from actions import (at_step, impostor, reset_connections, start, start_more, start_only, stranger, with_run_options, with_variables,
                      with_variables_of)
-from faults import CPP, Ends, Fault, TrainsOn, TrainsWithout, refuses
+from faults import CPP, Ends, EndsOrTrains, Fault, TrainsOn, TrainsWithout, refuses
 
 _VISITORS = ("garbage", "text", "zeros", "huge length", "a half message", "half-open", "slowloris", "reset", "many connections",
              "keys set", "keys deleted")
@@ -36,6 +36,8 @@ ROWS = [
     Fault("all connections of the job are reset", (start, at_step(8), reset_connections), Ends(within=6), needs=("root",)),
     Fault("a stranger at the store: {}", (start, at_step(8), stranger("", "store")), TrainsOn(), jobs=("run", "bare", "py-run"),
           each=_VISITORS, quick=("run",)),
+    Fault("a stranger at the store: {}", (start, at_step(8), stranger("", "store")), EndsOrTrains(Ends()), jobs=("run", "bare", "py-bare"),
+          each=("every key deleted", "every key overwritten")),
     Fault("a stranger at rank 1's ports: {}", (start, at_step(8), stranger("", "rank 1")), TrainsOn(), jobs=("run", "bare"),
           each=_VISITORS[:9], quick=("bare",)),
 ]
