@@ -49,7 +49,7 @@ class Ends:
         return f"ends: exit code {code}{said}" + ("; resumes to the same parameters" if self.resumes else "")
 
 
-def refuses(text, code=2, within=0):
+def refuses(text, code=2, within=5):
     """What was given cannot be used; nothing has been changed by it."""
     return Ends(launcher=(code, text), rank0=(code, text), rank1=(None, ""), within=within, resumes=False)
 

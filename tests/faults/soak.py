@@ -183,7 +183,8 @@ def main():
                 if more():
                     under_way.add(pool.submit(run_round, next(numbers), seed, setting))
     shutil.rmtree(work, ignore_errors=True)
-    print(f"seed {seed}: {kills} kills in {rounds} rounds, {rounds - len(bad)} ended with the undisturbed run's parameters, {len(bad)} did not")
+    print(f"seed {seed}: {kills} kills in {rounds} rounds; {rounds - len(bad)} ended with the undisturbed run's parameters, "
+          f"{len(bad)} did not")
     return 1 if bad else 0
 
 

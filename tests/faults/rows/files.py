@@ -10,13 +10,15 @@ _TEXT = b"the quick brown fox jumps over the lazy dog. " * 200
 
 def _data(name, kind, pattern, *before):
     return Fault(f"{name} is a {{}}", (*before, put(pattern, "{}"), with_args("--data", kind), start),
-                 refuses(f"--data: .*{pattern}", code=(1, 2)), jobs=("train", "bare"), each=_KINDS, limit=20)
+                 refuses(f"--data: .*{pattern}", code=(1, 2)), jobs=("train", "bare"), each=_KINDS, limit=20,
+                 quick=("train",) if "text" in name else ())
 
 
 def _checkpoint(name, pattern, each):
     return Fault(f"the checkpoint's {name} is {{}}", (saved, put(pattern, "{}"), start),
                  Ends(launcher=((1, 2), "checkpoint"), rank0=((1, 2), "checkpoint"), rank1=((1, 2), "checkpoint"), resumes=False),
-                 jobs=("run", "bare", "py-run"), each=each, limit=20)
+                 jobs=("run", "bare", "py-run"), each=each, limit=20,
+                 quick=("run",) if name == "manifest" else ())
 
 
 def _write(what, rank, path, name):
@@ -32,23 +34,24 @@ ROWS = [
     _data("a table", "csv:table", "table"),
     _data("an IDX file of images", "idx:idx", "idx/train-images-idx3-ubyte", idx_files),
     _data("an IDX file of labels", "idx:idx", "idx/train-labels-idx1-ubyte", idx_files),
-    Fault("a text is a link to a text", (put("text", "link", _TEXT), with_args("--data", "text:text", "--model", "mlp"), start),
-          EndsOrTrains(Ends(resumes=False)), jobs=("train",), limit=20),
+    Fault("a text is a link to a text", (put("text", "link", _TEXT), with_args("--data", "text:text", "--model", "transformer",
+          "--context", "8"), start), TrainsOn(same=False), jobs=("train",), limit=20),
     Fault("a text is {}", (put("text", "{}", _TEXT), with_args("--data", "text:text"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing")),
     Fault("a table is {}", (put("table", "{}", _CSV), with_args("--data", "csv:table"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing", "garbage")),
     Fault("reading a text fails with {}", (put("text", "file", _TEXT * 8),
           with_calls("call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
-          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
+          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",),
+          quick=("train",)),
     Fault("reading a table fails with {}", (put("table", "file", _CSV),
           with_calls("call=read,path={folder}/table,errno={}"), with_args("--data", "csv:table"), start),
           refuses("--data|table", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     _checkpoint("manifest", "checkpoint/manifest.safetensors", _KINDS + _DAMAGES),
     _checkpoint("shared file", "checkpoint/*.shared.safetensors", _KINDS + _DAMAGES + ("nothing",)),
     _checkpoint("file of rank 1", "checkpoint/*.rank-1.safetensors", _KINDS + _DAMAGES + ("nothing",)),
-    Fault("the checkpoint's files are links to files", (saved, put("checkpoint/*.shared.safetensors", "link"), start), EndsOrTrains(Ends(resumes=False)),
-          jobs=("run", "py-run")),
+    Fault("the checkpoint's files are links to files", (saved, put("checkpoint/*.shared.safetensors", "link"), start), TrainsOn(),
+          jobs=("run", "py-run"), limit=20),
     Fault("reading a checkpoint fails with {} at rank 1", (saved, with_calls("call=read,path=*.safetensors,rank=1,nth=2+,errno={}"), start),
           Ends(launcher=(1, "checkpoint"), rank0=(1, "checkpoint"), rank1=(1, "checkpoint")), each=("EIO", "ENOMEM"),
           jobs=("run", "bare", "py-run"), limit=20, needs=("shim",), quick=("run",)),
@@ -62,7 +65,8 @@ ROWS = [
     _write("EIO", 0, "{folder}/checkpoint/*manifest*", "the manifest"),
     Fault("the {} of the manifest takes longer than the limit",
           (with_calls("call={},path={folder}/checkpoint/*manifest*,rank=0,nth=3,delay=6000,once={folder}/once"), start),
-          EndsOrTrains(Ends(within=15)), each=("rename", "fsync", "write"), jobs=("run", "bare", "py-bare"), needs=("shim",)),
+          EndsOrTrains(Ends(within=15)), each=("rename", "fsync", "write"), jobs=("run", "bare", "py-bare"), needs=("shim",),
+          quick=("bare",)),
     Fault("the {} of rank 1's file takes longer than the limit",
           (with_calls("call={},path={folder}/checkpoint/*rank-1*,rank=1,nth=3,delay=6000,once={folder}/once"), start),
           EndsOrTrains(Ends(within=15)), each=("rename", "fsync", "write"), jobs=("run", "bare", "py-bare"), needs=("shim",)),

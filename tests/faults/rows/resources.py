@@ -21,9 +21,10 @@ ROWS = [
           quick=("train",)),
     Fault("the disk becomes read-only", (small_disk(4000), start, at_step(8), read_only_disk, once_over, writable_disk),
           Ends(launcher=(1, "Read-only"), rank0=(1, "Read-only"), rank1=(1, "Read-only")), needs=("root",)),
-    Fault("stdout is full", (with_stdout("full"), start), Ends(launcher=(None, "No space left|stdout"), rank0=(None, "No space left|stdout"),
-          resumes=False, within=20), jobs=CPP, limit=20),
-    Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20), jobs=("run", "train"), limit=20),
+    Fault("stdout is full", (with_stdout("full"), start),
+          Ends(launcher=(None, "No space left|stdout"), rank0=(None, "No space left|stdout"), rank1=None, resumes=False, within=20), jobs=CPP, limit=20),
+    Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20),
+          jobs=("run", "train"), limit=20),
     Fault("stdout is closed", (with_stdout("closed"), start), EndsOrTrains(Ends(within=20)), jobs=CPP, limit=20),
     Fault("nobody reads stdout any more", (with_stdout("without a reader"), start), EndsOrTrains(Ends(within=20)), jobs=CPP, limit=20),
 ]
