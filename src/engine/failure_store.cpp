@@ -9,7 +9,7 @@ namespace brigade::engine {
 namespace {
 
 // How long another rank is listened to: some beats of the watcher's.
-constexpr std::chrono::milliseconds kListen{1000};
+constexpr std::chrono::milliseconds kListen{700};
 
 }  // namespace
 
