@@ -64,7 +64,10 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   const Address there = host_it ? resolve(master.host, master.port).front()
                                 : reach(master.host, master.port, deadline);
   // LibTorch's own server would listen on every interface.
-  if (host_it) options.masterListenFd = listen_for(there, master, environment);
+  if (host_it) {
+    check_descriptors();
+    options.masterListenFd = listen_for(there, master, environment);
+  }
   try {
     auto store = open_tcp_store(there.host(), options);
     store->setTimeout(timeout);

@@ -1,13 +1,10 @@
 #include "launch/store.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <utility>
-#include <vector>
 
-#include "brigade/error.h"
 #include "group/network.h"
 #include "group/tcp_store.h"
 #include "group/watchdog.h"
@@ -27,30 +24,13 @@ Listener::~Listener() {
 
 namespace {
 
-// A store's own, and those of its first clients. With fewer it would wait for ever for a
-// connection that it cannot accept.
-constexpr size_t kDescriptors = 16;
 // How long it may take until it answers its first call.
 constexpr std::chrono::milliseconds kFirstAnswer{10'000};
-
-void check_descriptors(int any) {
-  std::vector<int> copies;
-  while (copies.size() < kDescriptors) {
-    const int copy = fcntl(any, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) break;
-    copies.push_back(copy);
-  }
-  for (const int copy : copies) close(copy);
-  if (copies.size() == kDescriptors) return;
-  throw Error("too few file descriptors are left for the store of this job: " +
-              std::to_string(copies.size()) + " of the " + std::to_string(kDescriptors) +
-              " that it needs; raise the limit (ulimit -n)");
-}
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> Listener::serve() {
-  check_descriptors(fd_);
+  group::check_descriptors();
   c10d::TCPStoreOptions options;
   options.port = port_;
   options.isServer = true;

@@ -72,6 +72,22 @@ def run_case(case, options, work):
         return {"good": False, "seconds": None, "why": f"the driver failed: {out}{err}"}
 
 
+def load(file):
+    """Results of an earlier run, by case."""
+    if not file or not os.path.exists(file):
+        return {}
+    return {tuple(case): result for case, result in json.loads(pathlib.Path(file).read_text())}
+
+
+SAVING = threading.Lock()
+
+
+def save(file, results):
+    if file:
+        with SAVING:
+            pathlib.Path(file).write_text(json.dumps(list(results.items())))
+
+
 class Progress:
     def __init__(self, count):
         self.count, self.done, self.lock = count, 0, threading.Lock()
@@ -94,6 +110,7 @@ def arguments():
     parser.add_argument("--only", metavar="REGEX", help="of NAME/WAY/HOOK")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="cases at a time")
     parser.add_argument("--slack", type=float, default=3, help="how many times the promised time is allowed (a busy machine)")
+    parser.add_argument("--results", help="a file that keeps results: cases that are good in it are not run again")
     parser.add_argument("--page", help="writes the results into the table of this page")
     parser.add_argument("--list", action="store_true", help="names the cases and runs none")
     options = parser.parse_args()
@@ -109,17 +126,20 @@ def main():
         print("\n".join(" / ".join(case) for case in chosen))
         return 0
     begin = time.monotonic()
-    progress = Progress(len(chosen))
-    results = {}
+    results = load(options.results)
+    to_run = [case for case in chosen if not results.get(case, {}).get("good")]
+    progress = Progress(len(to_run))
     work = tempfile.mkdtemp(prefix="faults_")
 
     def one(case):
-        results[case] = run_case(case, options, work)
-        progress.show(case, results[case])
+        result = run_case(case, options, work)
+        progress.show(case, result)
+        results[case] = result
+        save(options.results, results)
 
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(one, chosen))
+            list(pool.map(one, to_run))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     bad = [case for case in chosen if not results[case]["good"]]

@@ -10,8 +10,7 @@ _TEXT = b"the quick brown fox jumps over the lazy dog. " * 200
 
 def _data(name, kind, pattern, *before):
     return Fault(f"{name} is a {{}}", (*before, put(pattern, "{}"), with_args("--data", kind), start),
-                 refuses(f"--data: .*{pattern}", code=(1, 2)), jobs=("train", "bare"), each=_KINDS, limit=20,
-                 quick=("train",) if "text" in name else ())
+                 refuses(f"--data: .*{pattern}", code=(1, 2)), jobs=("train", "bare"), each=_KINDS, limit=20)
 
 
 def _checkpoint(name, pattern, each):
@@ -42,8 +41,7 @@ ROWS = [
           jobs=("train",), each=("empty file", "nothing", "garbage")),
     Fault("reading a text fails with {}", (put("text", "file", _TEXT * 8),
           with_calls("call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
-          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",),
-          quick=("train",)),
+          refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     Fault("reading a table fails with {}", (put("table", "file", _CSV),
           with_calls("call=read,path={folder}/table,errno={}"), with_args("--data", "csv:table"), start),
           refuses("--data|table", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),

@@ -13,7 +13,7 @@ def _told(text):
 
 
 ROWS = [
-    Fault("rank 1 has another hook", _differs("--hook", "noop"), _told("hook"), jobs=("bare",), limit=20, quick=("bare",)),
+    Fault("rank 1 has another hook", (with_args("--hook", "fp16"), with_args_of(1, "--hook", "bf16"), start), _told("hook"), jobs=("bare",), limit=20, quick=("bare",)),
     Fault("rank 1 has another option of its hook", (with_args("--hook", "powersgd:rank=2,start=2"),
           with_args_of(1, "--hook", "powersgd:rank=3,start=2"), start), _told("hook"), jobs=("bare",), limit=20),
     Fault("rank 1 has another width", _differs("--width", "40"), _told("shape|parameter|model"), jobs=("bare",), limit=20),
