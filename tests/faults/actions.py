@@ -233,15 +233,6 @@ def empty_disk(job, value):
     (job.checkpoint / "filler").unlink(missing_ok=True)
 
 
-def read_only_disk(job, value):
-    """From now on. The checkpoint's folder must be a small disk."""
-    subprocess.run(["mount", "-o", "remount,ro", job.checkpoint], check=True)
-
-
-def writable_disk(job, value):
-    subprocess.run(["mount", "-o", "remount,rw", job.checkpoint], check=True)
-
-
 # ---- the network
 
 def reset_connections(job, value):

@@ -13,13 +13,11 @@ def _row(fault, results, skipped):
     names = [name for name, _ in fault.variants()]
     own = {case: result for case, result in results.items() if case[0] in names}
     without = [case for case in skipped if case[0] in names]
-    if not own and not without:
-        return None
     values = fault.each and " (" + ", ".join(str(value) or "empty" for value in fault.each) + ")" or ""
     see = fault.see(fault.each[0] if fault.each else None) if callable(fault.see) else fault.see
     bad = sum(not result["good"] for result in own.values())
     seconds = [result["seconds"] for result in own.values() if result["seconds"] is not None]
-    verdict = f"{len(own) - bad} of {len(own)}" if own else "not run: needs " + without[0][3]
+    verdict = f"{len(own) - bad} of {len(own)}" if own else "needs " + without[0][3] if without else "not run"
     longest = f"{max(seconds):.1f} s" if seconds else "–"
     cells = [fault.name.replace("{}", "…") + values, ", ".join(fault.jobs), str(see), verdict, longest]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -28,13 +26,13 @@ def _row(fault, results, skipped):
 def write(path, results, skipped, options):
     lines = []
     good = sum(result["good"] for result in results.values())
-    lines.append(f"{len(table.FAULTS)} rows, {sum(len(fault.variants()) for fault in table.FAULTS)} faults, {len(results)} cases: "
+    lines.append(f"{len(table.FAULTS)} rows, {sum(len(fault.variants()) for fault in table.FAULTS)} faults, {len(results)} cases run: "
                  f"{good} as they must be, {len(results) - good} not. "
                  f"By `make faults` on {datetime.date.today().isoformat()}, {platform.system()} {platform.release()}, "
                  f"{options.jobs} cases at a time.")
     for section, rows in table.SECTIONS.items():
         lines += ["", f"### {section}", "", "| fault | jobs | what must be seen | good | longest |", "| --- | --- | --- | --- | --- |"]
-        lines += [line for fault in rows if (line := _row(fault, results, skipped))]
+        lines += [_row(fault, results, skipped) for fault in rows]
     text = path.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

@@ -114,8 +114,8 @@ def arguments():
     parser.add_argument("--page", help="writes the results into the table of this page")
     parser.add_argument("--list", action="store_true", help="names the cases and runs none")
     options = parser.parse_args()
-    if options.python and subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode:
-        options.python = ""
+    has_torch = shutil.which(options.python) and not subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode
+    options.python = options.python if has_torch else ""
     return options
 
 

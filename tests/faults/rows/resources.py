@@ -1,6 +1,6 @@
 """What a process needs and does not get: descriptors, memory, room on the disk, somebody who reads what it writes."""
-from actions import (at_step, empty_disk, fill_disk, limit, once_over, read_only_disk, small_disk, start, with_args, with_descriptors,
-                     with_stdout, writable_disk)
+from actions import (at_step, empty_disk, fill_disk, limit, once_over, small_disk, start, with_args, with_calls, with_descriptors,
+                     with_stdout)
 from faults import CPP, PYTHON, Ends, EndsOrTrains, Fault
 
 ROWS = [
@@ -19,8 +19,8 @@ ROWS = [
     Fault("the disk is full", (small_disk(400), start, at_step(8), fill_disk, once_over, empty_disk),
           Ends(launcher=(1, "No space left"), rank0=(1, "No space left"), rank1=(1, "No space left")), needs=("root",),
           quick=("train",)),
-    Fault("the disk becomes read-only", (small_disk(4000), start, at_step(8), read_only_disk, once_over, writable_disk),
-          Ends(launcher=(1, "Read-only"), rank0=(1, "Read-only"), rank1=(1, "Read-only")), needs=("root",)),
+    Fault("the disk becomes read-only", (with_calls("call=open,path={folder}/checkpoint/step*,nth=9+,errno=EROFS"), start),
+          Ends(launcher=(1, "Read-only"), rank0=(1, "Read-only"), rank1=(1, "Read-only")), limit=20, needs=("shim",)),
     Fault("stdout is full", (with_stdout("full"), start),
           Ends(launcher=(None, "No space left|stdout"), rank0=(None, "No space left|stdout"), rank1=None, resumes=False, within=20), jobs=CPP, limit=20),
     Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20),
