@@ -116,7 +116,7 @@ TEST_P(EngineRanks, HooksOfDifferentLengthsGiveExactSumsWithAnyNumberOfBuckets) 
 }
 
 TEST(Engine, ManyIterationsOfThirtyBucketsOnFourRanksAreExact) {
-  const int iterations = brief_or_long(100, 500);
+  const int iterations = testing::brief_or_long(100, 500);
   run_ranks(4, [=](ProcessGroup group) { wander(group, 30, iterations); },
             {.wall = std::chrono::minutes(4)});
 }
