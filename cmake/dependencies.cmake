@@ -1,4 +1,4 @@
-# The headers of others that the library itself is compiled with; installed headers need none of them. Gives the target brigade_dependencies.
+# What others wrote that the library itself is compiled with; installed headers need none of it. Gives the target brigade_dependencies.
 function(_brigade_lacks what package)
   message(FATAL_ERROR "brigade is compiled with ${what}, which is not here. Debian's package is ${package}: apt-get install ${package}, or run 'make build', which installs it.")
 endfunction()
@@ -12,6 +12,11 @@ if(NOT BRIGADE_XXHASH_INCLUDE)
   _brigade_lacks("xxHash (xxhash.h)" libxxhash-dev)
 endif()
 
+find_package(OpenSSL QUIET)
+if(NOT OPENSSL_CRYPTO_LIBRARY)
+  _brigade_lacks("OpenSSL's libcrypto" libssl-dev)
+endif()
+
 add_library(brigade_dependencies INTERFACE)
 target_link_libraries(brigade_dependencies INTERFACE nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})
-target_include_directories(brigade_dependencies SYSTEM INTERFACE "${BRIGADE_XXHASH_INCLUDE}")
+target_include_directories(brigade_dependencies SYSTEM INTERFACE "${BRIGADE_XXHASH_INCLUDE}" "${OPENSSL_INCLUDE_DIR}")

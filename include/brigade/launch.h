@@ -34,6 +34,12 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   // 0: a free port, on one host only.
   std::uint16_t master_port = 0;
+  // With several hosts: a file with the job's secret, 16 to 4096 bytes, open to its owner
+  // only. Launchers that do not know it are refused by node 0's, and its store is reached
+  // by this job's workers alone. Empty: BRIGADE_SECRET, which is the secret itself; without
+  // both, everybody who reaches the master port can take part. Workers never see it. One
+  // host needs none.
+  std::string secret_file;
   // TORCHELASTIC_RUN_ID of the workers. Empty: made up.
   std::string run_id;
   // Further variables of the workers.

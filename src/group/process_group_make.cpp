@@ -97,6 +97,8 @@ void find_local_place(State& state) {
       static_cast<int>(std::count(state.hosts.begin(), state.hosts.end(), host));
 }
 
+// `master`: the store's host, unless the launcher names node 0's: where workers reach the
+// store through their own host's launcher.
 torch_port::GlooOptions choose_gloo(const State& state, const std::string& interface,
                                     const std::string& master) {
   torch_port::GlooOptions gloo;
@@ -106,7 +108,8 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   if (!gloo.interface.empty()) {
     gloo.address.clear();
   } else if (!on_one_host(state)) {
-    gloo.address = group::outward_address(master);
+    auto first_host = group::process_environment()("BRIGADE_MASTER_ADDR");
+    gloo.address = group::outward_address(first_host.value_or(master));
   }
   return gloo;
 }

@@ -213,7 +213,9 @@ void Attempt::collect_exits() {
 }
 
 void Attempt::look_elsewhere() {
-  if (plan_.elsewhere_fd < 0 || ending_ || !plan_.elsewhere()) return;
+  if (ending_) return;
+  const bool over = plan_.elsewhere_fd >= 0 && plan_.elsewhere();
+  if (!over && !(plan_.broken && plan_.broken())) return;
   result_.ended_elsewhere = true;
   end_all(SIGTERM);
 }

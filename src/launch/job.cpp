@@ -12,8 +12,11 @@
 
 #include "group/environment.h"
 #include "launch/attempt.h"
+#include "launch/first_node.h"
+#include "launch/forwarder.h"
 #include "launch/nodes.h"
 #include "launch/report.h"
+#include "launch/secret.h"
 #include "launch/store.h"
 
 namespace brigade::launching {
@@ -35,6 +38,13 @@ milliseconds seconds_from(const char* variable, milliseconds fallback) {
                       "'; it must be a number of seconds from 0 to 86400");
   }
   return milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
+// Out of the environment first, whichever counts: workers must not inherit it.
+std::shared_ptr<const Secret> secret_of(const LaunchOptions& options) {
+  auto named = Secret::from_environment();
+  return options.secret_file.empty() ? std::move(named)
+                                     : Secret::from_file(options.secret_file);
 }
 
 std::string host_name() {
@@ -82,6 +92,8 @@ struct Place {
   int attempt = 0;
   int first_rank = 0;
   int world = 0;
+  // Of the store, as the workers reach it.
+  std::string master;
   int port = 0;
   std::string run_id;
 };
@@ -89,7 +101,8 @@ struct Place {
 class Job {
  public:
   Job(int workers, const WorkerBody& body, const LaunchOptions& options)
-      : workers_(workers),
+      : secret_(secret_of(options)),
+        workers_(workers),
         body_(body),
         options_(options),
         grace_(options.grace ? *options.grace
@@ -114,6 +127,10 @@ class Job {
   std::optional<Verdict> run_alone(int attempt);
   std::optional<Verdict> run_with_others(int attempt);
   std::optional<Verdict> wait_until_all_are_done(int attempt);
+  int prepare_store(int attempt, StoreOpener& opener);
+  int prepare_guarded_store(int attempt, StoreOpener& opener);
+  void open_doors();
+  NodeNews news();
   Place place_among(const NodeNews& news, int attempt) const;
   Verdict agree_on(std::optional<Verdict> own);
   void leave();
@@ -124,6 +141,7 @@ class Job {
   std::optional<Verdict> verdict_on(const AttemptResult& result) const;
   Verdict interrupted_by(int signal) const;
 
+  std::shared_ptr<const Secret> secret_;
   int workers_;
   const WorkerBody& body_;
   const LaunchOptions& options_;
@@ -136,6 +154,9 @@ class Job {
   // With several hosts only.
   std::unique_ptr<NodeLink> link_;
   c10::intrusive_ptr<c10d::Store> restarted_store_;
+  // With several hosts and a secret only.
+  std::shared_ptr<Forwarder> forwarder_;
+  int workers_door_ = 0;
 };
 
 void Job::run() {
@@ -153,28 +174,101 @@ void Job::run() {
 
 std::optional<Verdict> Job::run_alone(int attempt) {
   // A store of its own for each attempt: nothing of the last one may be found in it.
-  Listener listener(options_.master_addr, options_.master_port);
+  const auto guarded = std::make_shared<GuardedStore>();
   c10::intrusive_ptr<c10d::Store> store;
+  Forwarder forwarder(family_.mark(), limit_);
+  Listener door(options_.master_addr, options_.master_port);
+  forwarder.open_workers_door(door.release());
+  forwarder.lead_to(attempt, guarded);
   AttemptPlan plan{.attempt = attempt};
-  plan.launchers_own = {listener.fd()};
-  plan.started = [&] { store = listener.serve(); };
+  plan.launchers_own = forwarder.fds();
+  for (int fd : guarded->fds()) plan.launchers_own.push_back(fd);
+  plan.started = [&] {
+    store = guarded->serve();
+    forwarder.start();
+  };
+  plan.broken = [&] { return !forwarder.failure().empty(); };
   const Place place{.attempt = attempt,
                     .world = workers_,
-                    .port = listener.port(),
+                    .master = options_.master_addr,
+                    .port = door.port(),
                     .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id};
-  return verdict_on(run_workers(plan, place));
+  const AttemptResult result = run_workers(plan, place);
+  if (result.ended_elsewhere) return Verdict{.text = forwarder.failure(), .final = true};
+  return verdict_on(result);
+}
+
+// Several hosts without a secret: everybody connects to the store itself. Gives its port.
+int Job::prepare_store(int attempt, StoreOpener& opener) {
+  const FirstNode first{options_.master_addr, options_.master_port, limit_};
+  if (options_.node_rank != 0) {
+    opener = [first](std::string& why) { return open_store(first, why); };
+    return first.port;
+  }
+  auto listener = std::make_shared<Listener>(first.host, attempt ? 0 : first.port);
+  const int port = listener->port();
+  // The first attempt's workers share the launchers' store, so that the port is the one
+  // that the user chose, and opened in a firewall perhaps.
+  if (attempt) restarted_store_ = listener->serve();
+  if (!attempt && !group::own_address(listener->fd()).loopback()) {
+    std::fprintf(stderr,
+                 "brigade: no secret: whoever reaches %s can take part in this job or end "
+                 "it; see --secret\n",
+                 group::endpoint(first.host, first.port).c_str());
+  }
+  opener = [listener](std::string&) { return listener->serve(); };
+  return port;
+}
+
+// Several hosts with a secret: one port for all attempts.
+int Job::prepare_guarded_store(int attempt, StoreOpener& opener) {
+  if (!forwarder_) open_doors();
+  if (options_.node_rank == 0) {
+    const auto store = std::make_shared<GuardedStore>();
+    if (attempt) restarted_store_ = store->serve();
+    opener = [store](std::string&) { return store->serve(); };
+    forwarder_->lead_to(attempt, store);
+    return options_.master_port;
+  }
+  forwarder_->begin(attempt);
+  const FirstNode first{options_.master_addr, options_.master_port, limit_};
+  const auto here = static_cast<std::uint16_t>(workers_door_);
+  opener = [=, secret = secret_,
+            forwarder = forwarder_](std::string& why) -> c10::intrusive_ptr<c10d::Store> {
+    const auto there = knock(first, secret, why);
+    if (!there) return nullptr;
+    forwarder->lead_to({*there, secret});
+    return open_store_through(here, first.limit);
+  };
+  return options_.master_port;
+}
+
+void Job::open_doors() {
+  Listener workers("127.0.0.1", 0);
+  workers_door_ = workers.port();
+  forwarder_ = std::make_shared<Forwarder>(family_.mark(), limit_);
+  forwarder_->open_workers_door(workers.release());
+  if (options_.node_rank == 0) {
+    Listener launchers(options_.master_addr, options_.master_port);
+    forwarder_->open_launchers_door(launchers.release(), secret_);
+  }
+  forwarder_->start();
+}
+
+// The link's, and whether this host's own way to the store still works.
+NodeNews Job::news() {
+  NodeNews news = link_->news();
+  if (const std::string failure = forwarder_ ? forwarder_->failure() : "";
+      !failure.empty()) {
+    news.lost = failure;
+  }
+  return news;
 }
 
 std::optional<Verdict> Job::run_with_others(int attempt) {
-  int port = options_.master_port;
-  std::unique_ptr<Listener> listener;
-  if (options_.node_rank == 0) {
-    listener = std::make_unique<Listener>(options_.master_addr, attempt ? 0 : port);
-    port = listener->port();
-    // The first attempt's workers share the launchers' store, so that the port is the one
-    // that the user chose, and opened in a firewall perhaps.
-    if (attempt) restarted_store_ = listener->serve();
-  }
+  StoreOpener opener;
+  const int port =
+      secret_ ? prepare_guarded_store(attempt, opener) : prepare_store(attempt, opener);
   if (!link_) {
     NodeState self{.node_rank = options_.node_rank,
                    .nodes = options_.nodes,
@@ -183,7 +277,7 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
                    .workers = workers_,
                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
                    .port = port};
-    link_ = std::make_unique<NodeLink>(self, options_, std::move(listener), limit_);
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_);
   }
   link_->join(attempt, port);
   const auto all_here = [&](const NodeNews& news) {
@@ -200,7 +294,7 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
   plan.failed = [&] { link_->claim(); };
   plan.elsewhere_fd = link_->fd();
   plan.elsewhere = [&] {
-    const NodeNews news = link_->news();
+    const NodeNews news = this->news();
     return news.claimed_by || !news.lost.empty();
   };
   const AttemptResult result = run_workers(plan, place_among(joined.news, attempt));
@@ -231,7 +325,8 @@ Place Job::place_among(const NodeNews& news, int attempt) const {
     if (node < options_.node_rank) place.first_rank += state.workers;
     place.world += state.workers;
   }
-  place.port = news.nodes[0]->port;
+  place.master = secret_ ? "127.0.0.1" : options_.master_addr;
+  place.port = secret_ ? workers_door_ : news.nodes[0]->port;
   place.run_id = news.nodes[0]->run_id;
   return place;
 }
@@ -271,7 +366,7 @@ template <class Ready>
 Job::Wait Job::await(milliseconds limit, Ready ready) {
   const auto deadline = steady_clock::now() + limit;
   while (true) {
-    Wait wait{.news = link_->news()};
+    Wait wait{.news = news()};
     if (!wait.news.lost.empty() || ready(wait.news)) return wait;
     wait.signal = signals_.take();
     wait.in_time = steady_clock::now() < deadline;
@@ -306,13 +401,15 @@ std::map<std::string, std::string> Job::environment(int local_rank,
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", world},
       {"ROLE_NAME", "default"},
-      {"MASTER_ADDR", options_.master_addr},
+      {"MASTER_ADDR", place.master},
       {"MASTER_PORT", std::to_string(place.port)},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_RUN_ID", place.run_id},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
       {WorkerFamily::kMarkName, family_.mark()}};
+  // Which network leads to the other hosts does not show in the store's address then.
+  if (forwarder_) variables["BRIGADE_MASTER_ADDR"] = options_.master_addr;
   const auto unless_set = [&](const char* name, const std::string& value) {
     if (!std::getenv(name)) variables[name] = value;
   };

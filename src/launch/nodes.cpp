@@ -11,7 +11,6 @@
 
 #include "base/exception_text.h"
 #include "group/network.h"
-#include "group/tcp_store.h"
 #include "launch/report.h"
 
 namespace brigade::launching {
@@ -23,8 +22,6 @@ using std::chrono::steady_clock;
 
 // How often a node tells that it lives, and listens to the others.
 constexpr milliseconds kBeat{100};
-// How long one try to reach the first node may take.
-constexpr milliseconds kOneTry{2000};
 
 std::string dump(const json& data) {
   return data.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -123,7 +120,7 @@ struct NodeLink::Shared {
   std::string host;
   int port = 0;
   milliseconds limit;
-  std::unique_ptr<Listener> listener;
+  StoreOpener opener;
   c10::intrusive_ptr<c10d::Store> server;
   c10::intrusive_ptr<c10d::Store> store;
   bool introduced = false;
@@ -147,23 +144,12 @@ std::optional<std::string> NodeLink::Shared::read(const std::string& key) {
 }
 
 bool NodeLink::Shared::connect_store() {
-  if (listener) {
-    server = listener->serve();
-  } else {
-    // Whether somebody listens there by now; the store's own client would fill stderr
-    // meanwhile.
-    std::string why;
-    const auto there = group::try_reach(host, port, steady_clock::now() + kOneTry, &why);
-    if (!there) {
-      const std::scoped_lock lock(mutex);
-      not_reached = why;
-      return false;
-    }
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(port);
-    options.waitWorkers = false;
-    options.timeout = limit;
-    server = group::open_tcp_store(there->host(), options);
+  std::string why;
+  server = opener(why);
+  if (!server) {
+    const std::scoped_lock lock(mutex);
+    not_reached = why;
+    return false;
   }
   store = c10::make_intrusive<c10d::PrefixStore>("brigade/launcher", server);
   const std::scoped_lock lock(mutex);
@@ -274,13 +260,14 @@ void NodeLink::Shared::loop() {
   }
   store.reset();
   server.reset();
+  opener = nullptr;
   const std::scoped_lock lock(mutex);
   finished = true;
   changed.notify_all();
 }
 
-NodeLink::NodeLink(NodeState self, const LaunchOptions& options,
-                   std::unique_ptr<Listener> listener, milliseconds limit)
+NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
+                   milliseconds limit)
     : shared_(std::make_shared<Shared>()) {
   shared_->news.nodes.resize(static_cast<size_t>(self.nodes));
   shared_->beats.resize(static_cast<size_t>(self.nodes));
@@ -288,7 +275,7 @@ NodeLink::NodeLink(NodeState self, const LaunchOptions& options,
   shared_->host = options.master_addr;
   shared_->port = options.master_port;
   shared_->limit = limit;
-  shared_->listener = std::move(listener);
+  shared_->opener = std::move(opener);
   // Detached: a call to a store that has become mute may never return.
   std::thread([shared = shared_] { shared->loop(); }).detach();
 }

@@ -9,13 +9,17 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "brigade/launch.h"
-#include "launch/store.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace brigade::launching {
 
@@ -65,12 +69,15 @@ struct NodeNews {
   std::string why_missing(int attempt, std::chrono::milliseconds limit) const;
 };
 
+// Opens the store of node 0. Null: not yet, try again, and why not. Runs in the link's
+// thread, and may outlive the link.
+using StoreOpener = std::function<c10::intrusive_ptr<c10d::Store>(std::string& why)>;
+
 // All calls return at once; a thread of its own talks to the store.
 class NodeLink {
  public:
-  // Node 0 gives its listener, the others none. `limit`: how long the store, or a node, may
-  // be silent before it counts as lost.
-  NodeLink(NodeState self, const LaunchOptions& options, std::unique_ptr<Listener> listener,
+  // `limit`: how long the store, or a node, may be silent before it counts as lost.
+  NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
            std::chrono::milliseconds limit);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <utility>
 
 #include "group/network.h"
 #include "group/tcp_store.h"
@@ -35,7 +34,7 @@ c10::intrusive_ptr<c10d::Store> Listener::serve() {
   options.port = port_;
   options.isServer = true;
   options.waitWorkers = false;
-  options.masterListenFd = std::exchange(fd_, -1);
+  options.masterListenFd = release();
   group::Watchdog watchdog("the store of this launcher at " + group::endpoint(host_, port_),
                            kFirstAnswer);
   return watchdog.watch("its first call", "",

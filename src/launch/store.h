@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace c10d {
 class Store;
@@ -23,6 +24,8 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return fd_; }
+  // Gives the socket away.
+  int release() { return std::exchange(fd_, -1); }
   std::uint16_t port() const { return port_; }
   const std::string& host() const { return host_; }
   // Serves; takes the socket over. Starts threads, which end with the last reference.

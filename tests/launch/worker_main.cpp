@@ -2,6 +2,7 @@
 // tests.
 #include <ATen/ATen.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +26,15 @@ int main(int argc, char** argv) {
       throw std::runtime_error("the worker's own words");
     if (mode == "kill" && group.rank() == 1) raise(SIGKILL);
     if (mode == "throw" || mode == "kill") group.all_reduce(sum);
+    // Stays until the file is there, then connects to its peers anew.
+    if (mode == "wait") {
+      std::printf("pid %d\n", getpid());
+      std::fflush(stdout);
+      while (access(argv[2], F_OK) != 0) usleep(10'000);
+      group.duplicate().all_reduce(sum);
+      group.all_reduce(sum);
+      std::printf("then %g\n", sum[0].item<double>());
+    }
     if (mode == "once" && std::string(restarts) == "0")
       throw std::runtime_error("first time");
     group.barrier();

@@ -27,6 +27,7 @@ struct RunArguments {
   std::string endpoint;
   std::string backend = "static";
   std::string run_id;
+  std::string secret;
   int max_restarts = 0;
   std::string log_dir;
   std::string redirects = "0";
@@ -137,6 +138,7 @@ LaunchOptions options_from(const RunArguments& arguments) {
   options.nodes = arguments.standalone ? 1 : count_nodes(arguments.nodes);
   options.node_rank = arguments.standalone ? 0 : arguments.node_rank;
   if (!arguments.standalone) set_master(arguments, options);
+  options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
   options.max_restarts = arguments.max_restarts;
   options.log_dir = arguments.log_dir;
@@ -230,6 +232,12 @@ void add_run(CLI::App& app, int&) {
   add(*run_app, "", "master-port", a->master_port,
       "its port; one host: a free one, several: 29500")
       ->check(CLI::Range(0, 65'535));
+  run_app
+      ->add_option("--secret", a->secret,
+                   "FILE with the secret that admits the launchers of several hosts; the "
+                   "same on all, "
+                   "16 bytes or more, chmod 600; or the secret itself in BRIGADE_SECRET")
+      ->type_name("FILE");
   add(*run_app, "", "standalone", a->standalone,
       "one host, whatever else is said about hosts");
   add(*run_app, "", "max-restarts", a->max_restarts,
