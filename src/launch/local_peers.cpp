@@ -59,20 +59,24 @@ struct SocketEntry {
   unsigned long inode = 0;
 };
 
+// The line of /proc/net/tcp that has both ends; none: there is none, or nobody's.
+std::optional<SocketEntry> entry_in(const std::string& table, const std::string& ends) {
+  const size_t place = table.find(ends);
+  if (place == std::string::npos) return std::nullopt;
+  std::istringstream fields(table.substr(place + ends.size(), 200));
+  std::string state, queues, timer, retries, timeout;
+  SocketEntry entry;
+  fields >> state >> queues >> timer >> retries >> entry.user >> timeout >> entry.inode;
+  if (!fields || !entry.inode) return std::nullopt;
+  return entry;
+}
+
 // The socket whose own end is `from` and whose other end is `to`.
 std::optional<SocketEntry> find_socket(const End& from, const End& to) {
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::istringstream lines(base::read_whole(table));
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream fields(line);
-      std::string number, local, remote, state, queues, timer, retries, timeout;
-      SocketEntry entry;
-      fields >> number >> local >> remote;
-      const bool it_is = (local == from.own && remote == to.own) ||
-                         (local == from.mapped && remote == to.mapped);
-      if (!it_is) continue;
-      fields >> state >> queues >> timer >> retries >> entry.user >> timeout >> entry.inode;
-      if (fields && entry.inode) return entry;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    const std::string table = base::read_whole(path);
+    for (const auto& ends : {from.own + " " + to.own, from.mapped + " " + to.mapped}) {
+      if (const auto entry = entry_in(table, " " + ends + " ")) return entry;
     }
   }
   return std::nullopt;
