@@ -7,6 +7,7 @@
 #include "brigade/hook.h"
 #include "brigade/hook_wrapper.h"
 #include "brigade/hooks/power_sgd.h"
+#include "brigade/hooks/register_hook.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
 #include "brigade/local_sgd/diloco.h"

@@ -7,6 +7,7 @@
 #include "brigade/hooks/power_sgd.h"
 #include "hooks/dense.h"
 #include "hooks/int8.h"
+#include "hooks/registered.h"
 
 namespace brigade {
 namespace {
@@ -105,8 +106,11 @@ const Row& find(std::string_view name) {
   const auto found = std::find_if(kRows.begin(), kRows.end(),
                                   [&](const Row& row) { return row.entry.name == name; });
   if (found == kRows.end()) {
+    const std::vector<std::string> own = registered_names();
+    std::vector<std::string_view> known = names(false);
+    known.insert(known.end(), own.begin(), own.end());
     throw ConfigError("no hook named '" + std::string(name) + "'" +
-                      base::suggestion(name, names(false)));
+                      base::suggestion(name, known));
   }
   return *found;
 }
@@ -119,17 +123,23 @@ std::shared_ptr<Hook> make_hook(std::string_view spec) {
   const size_t plus = spec.find('+');
   if (plus != std::string_view::npos) {
     const std::string_view outer = spec.substr(0, plus);
-    const Row& row = find(outer);
-    if (!row.wrap) {
+    const Row* row = registered_factory(outer) ? nullptr : &find(outer);
+    if (!row || !row->wrap) {
       throw ConfigError("hook '" + std::string(outer) + "' can't stand before '+'" +
                         base::suggestion(outer, names(true)));
     }
-    return row.wrap(make_hook(spec.substr(plus + 1)));
+    return row->wrap(make_hook(spec.substr(plus + 1)));
   }
   const size_t colon = spec.find(':');
-  const Row& row = find(spec.substr(0, colon));
+  const std::string_view name = spec.substr(0, colon);
   const std::string_view options =
       colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
+  if (const HookFactory factory = registered_factory(name)) {
+    auto hook = factory(parse_arguments(name, options));
+    if (!hook) throw ConfigError("hook '" + std::string(name) + "': its factory gave none");
+    return hook;
+  }
+  const Row& row = find(name);
   return row.make(base::OptionSpec(row.entry.name, options, row.entry.options));
 }
 

@@ -206,5 +206,58 @@ TEST(HookSpec, AGroupOfItsOwnCanBeGivenAsPytorchsState) {
   });
 }
 
+// The exact mean, under the name and arguments of the one that was asked for.
+std::shared_ptr<Hook> named_mean(const std::string& name) {
+  return make_hook(name, [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+    at::Tensor gradients = bucket.buffer().div_(comm.size());
+    co_await comm.all_reduce(gradients);
+    co_return gradients;
+  });
+}
+
+std::string refusal_to_register(const std::string& name, const HookFactory& factory) {
+  try {
+    register_hook(name, factory);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(RegisteredHooks, AreMadeByNameWithTheirArgumentsAndBehindWrappers) {
+  HookArguments seen;
+  register_hook("my_mean", [&](const HookArguments& arguments) {
+    seen = arguments;
+    if (arguments.contains("bad")) throw ConfigError("my_mean: no option 'bad'");
+    return named_mean("my_mean");
+  });
+  EXPECT_EQ(make_hook("my_mean")->name(), "my_mean");
+  EXPECT_TRUE(seen.empty());
+  make_hook("my_mean:k=3,text=a=b");
+  EXPECT_EQ(seen, (HookArguments{{"k", "3"}, {"text", "a=b"}}));
+  EXPECT_NO_THROW(make_hook("fp16+my_mean:k=1"));
+  EXPECT_EQ(refusal("my_mean:bad=1"), "my_mean: no option 'bad'");
+  EXPECT_EQ(refusal("my_mean:k"),
+            "hook 'my_mean': option 'k': expected KEY=VALUE, each key once");
+  EXPECT_NE(refusal("my_mena").find("did you mean 'my_mean'?"), std::string::npos);
+  EXPECT_NE(refusal("my_mean+fp16").find("can't stand before '+'"), std::string::npos)
+      << refusal("my_mean+fp16");
+  // The library's own table is what it was.
+  for (const HookEntry& entry : hook_table()) EXPECT_NE(entry.name, "my_mean");
+}
+
+TEST(RegisteredHooks, NamesThatAreTakenOrCannotBeWrittenAreRefused) {
+  const HookFactory factory = [](const HookArguments&) { return named_mean("again"); };
+  EXPECT_EQ(refusal_to_register("again", factory), "");
+  EXPECT_NE(refusal_to_register("again", factory).find("is registered already"),
+            std::string::npos);
+  EXPECT_NE(refusal_to_register("int8", factory).find("library's own"), std::string::npos);
+  for (const char* name : {"", "a+b", "a:b", "a b", "a,b"})
+    EXPECT_NE(refusal_to_register(name, factory).find("letters, digits"), std::string::npos)
+        << name;
+  EXPECT_NE(refusal_to_register("none", nullptr).find("without a factory"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace brigade
