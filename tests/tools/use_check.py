@@ -317,8 +317,9 @@ class Train(InFolder):
         self.assertGreater(result["test_accuracy"], 0.8)
 
     def test_inside_brigade_run_it_is_a_worker(self):
-        done = self.run_it("run", "-n", 3, BRIGADE, "train", "--steps", 4, "--json", "out.json")
+        done = self.run_it("run", "-n", 3, BRIGADE, "train", "--steps", 4, "--hook", "powersgd", "--json", "out.json")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stderr.count("averages exactly for its first 1000 steps, and this run has 4"), 1, done.stderr)
         self.assertEqual(json.loads((self.folder / "out.json").read_text())["workers"], 3)
         bad = self.run_it("run", "-n", 2, BRIGADE, "train", "-n", 2)
         self.assertEqual(bad.returncode, 2)

@@ -96,8 +96,11 @@ TEST(Plan, RefusesWhatItCannotReadInOneLineAndWritesNothing) {
       {{"--params", "1M", "--compute", "-3"}, 2, "--compute", "-3"},
       {{"--params", "1M", "--hosts", "0"}, 2, "--hosts", "1"},
       {{"--validate", "--validate-size", "2Q"}, 2, "2Q", "1M"},
-      {{"--model", folder.path() + "/none"}, 1, "/none", "No such file"},
-      {{"--model", garbage}, 1, "garbage.safetensors", "not a safetensors file"},
+      {{"--params", "1M", "--compute", "nan"}, 2, "--compute", "nan"},
+      {{"--params", "1M", "--compute", "inf"}, 2, "--compute", "inf"},
+      {{"--params", "1M", "--latency", "nan"}, 2, "--latency", "nan"},
+      {{"--model", folder.path() + "/none"}, 2, "/none", "No such file"},
+      {{"--model", garbage}, 2, "garbage.safetensors", "not a safetensors file"},
       {{"--model", whole_numbers}, 2, "numbers.safetensors", "floating"},
   };
   for (const Case& c : cases) {
@@ -117,6 +120,23 @@ TEST(Plan, RefusesWhatItCannotReadInOneLineAndWritesNothing) {
     EXPECT_EQ(std::count(plan.err.begin(), plan.err.end(), '\n'), 1);
     EXPECT_FALSE(plan.wrote_json());
   }
+}
+
+TEST(Plan, AdvisesPowerSgdWithItsFirstExactStepsAndNeverTheBatchedFormBeforeIt) {
+  // A link so slow that what sends least is the quickest by far.
+  const Program plan({"plan", "--params", "25M", "--link", "1mbit", "--compute", "10",
+                      "--cpu", "--hooks", "batched_powersgd,powersgd:rank=2"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(plan.json()["choice"]["hook"], "powersgd:rank=2");
+  EXPECT_EQ(plan.json()["hooks"][2]["hook"], "powersgd:rank=2,start=0");
+  EXPECT_NE(plan.out.find("Use powersgd:rank=2: "), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("Its first 1000 steps average exactly"), std::string::npos)
+      << plan.out;
+  // Who writes start=0 means it.
+  const Program asked({"plan", "--params", "25M", "--link", "1mbit", "--compute", "10",
+                       "--hooks", "powersgd:rank=2,start=0"});
+  EXPECT_EQ(asked.json()["choice"]["hook"], "powersgd:rank=2,start=0");
+  EXPECT_EQ(asked.out.find("average exactly"), std::string::npos) << asked.out;
 }
 
 TEST(Plan, SaysWhatIsMissing) {

@@ -198,6 +198,15 @@ TEST(PlanAdvice, ACoarserHookMustSaveTenPercentMoreThanAMoreExactOne) {
   EXPECT_EQ(advise(all).choice, 2U);
 }
 
+TEST(PlanAdvice, BatchedPowerSgdIsAdvisedOnlyWhereThereIsNoPowerSgd) {
+  const Candidate exact = candidate("allreduce", 1e-5, 100);
+  const Candidate power = candidate("powersgd:rank=2,start=0", 1, 40);
+  const Candidate batched = candidate("batched_powersgd:rank=2,start=0", 1, 20);
+  EXPECT_EQ(advise({exact, power, batched}).choice, 1U);
+  EXPECT_EQ(advise({exact, batched, power}).choice, 2U);
+  EXPECT_EQ(advise({exact, batched}).choice, 1U);
+}
+
 TEST(PlanAdvice, IsAsSureAsTheRangesAreApart) {
   const auto sureness = [](double ms, double doubt) {
     return advise({candidate("allreduce", 1e-5, 100, doubt),
@@ -216,6 +225,12 @@ TEST(PlanAdvice, DoubtsMoreWhatWasNotMeasured) {
   const Job cluster{.hosts = 4, .ranks_per_host = 8};
   EXPECT_LT(doubt_of(pair, int8(0)).share, doubt_of(cluster, int8(0)).share);
   EXPECT_GT(doubt_of(cluster, int8(0)).reasons.size(), 2U);
+  // And what was measured beside other programs.
+  HookCost busy = int8(0);
+  busy.others_load = 0.25;
+  EXPECT_NEAR(doubt_of(pair, busy).share, doubt_of(pair, int8(0)).share + 0.25, 1e-12);
+  EXPECT_NE(doubt_of(pair, busy).reasons.back().find("other programs use 25 %"),
+            std::string::npos);
 }
 
 TEST(PlanAdvice, FindsTheLinkBelowWhichCompressionPays) {
@@ -233,6 +248,15 @@ TEST(HookChoice, EveryRowOfTheTableWhenNothingIsSaid) {
   const auto all = choose_hooks("");
   EXPECT_EQ(all.size(), hook_table().size());
   for (const std::string& spec : all) EXPECT_NO_THROW(make_hook(spec)) << spec;
+}
+
+TEST(HookChoice, WhenAHookBeginsToCompress) {
+  EXPECT_EQ(steps_before_compression("fp16+powersgd:rank=2"), 1000);
+  EXPECT_EQ(steps_before_compression("powersgd:start=7,rank=2"), 7);
+  EXPECT_EQ(steps_before_compression("int8"), 0);
+  EXPECT_EQ(from_the_first_step("powersgd:start=10,rank=2"), "powersgd:start=0,rank=2");
+  EXPECT_EQ(from_the_first_step("fp16+powersgd"), "fp16+powersgd:start=0");
+  EXPECT_EQ(from_the_first_step("int8"), "int8");
 }
 
 TEST(HookChoice, ToleranceOfAWrapperIsAddedToItsHooks) {

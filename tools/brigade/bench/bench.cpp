@@ -12,6 +12,7 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/number_between.h"
 #include "common/number_text.h"
 #include "common/quantities.h"
 #include "common/shaped_link.h"
@@ -205,7 +206,7 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
                     "root only");
   add_device_option(*bench, options->device, "cpu (Gloo) or cuda (NCCL, a GPU a rank)");
   bench->add_option("--seconds", options->seconds, "to spend on each row, about")
-      ->check(CLI::Range(0.001, 600.0))
+      ->check(number_between(0.001, 600))
       ->capture_default_str();
   bench->add_option("--steps", options->steps, "steps of each row, instead of --seconds")
       ->check(CLI::Range(1, 1'000'000));

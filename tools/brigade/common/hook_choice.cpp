@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "common/quantities.h"
 
@@ -64,6 +65,20 @@ std::vector<std::string> choose_hooks(const std::string& text) {
     spec = in_full_swing(spec);
   }
   return specs;
+}
+
+std::string from_the_first_step(const std::string& spec) {
+  const size_t start = spec.rfind("start=");
+  if (start == std::string::npos) return in_full_swing(spec);
+  const size_t end = std::min(spec.find(',', start), spec.size());
+  return spec.substr(0, start) + "start=0" + spec.substr(end);
+}
+
+int64_t steps_before_compression(const std::string& spec) {
+  if (!has_option(entry_of(base_name(spec)), "start")) return 0;
+  const size_t start = spec.rfind("start=");
+  if (start == std::string::npos) return PowerSGDOptions().start_powerSGD_iter;
+  return std::stoll(spec.substr(start + 6));
 }
 
 std::string base_name(const std::string& spec) {

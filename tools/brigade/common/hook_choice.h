@@ -1,5 +1,6 @@
 // Which hooks bench and plan speak of, and what the table says of a hook.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@ void add_hooks_option(CLI::App& command, std::string& hooks);
 // averaging are taken as they are afterwards: start=0, unless the spec says otherwise.
 // Throws ConfigError, as make_hook does, for what the registry does not know.
 std::vector<std::string> choose_hooks(const std::string& text);
+
+// The same hook, compressing from the first step on, whatever its `start` was.
+std::string from_the_first_step(const std::string& spec);
+// How many steps it averages exactly before it compresses (`start`); 0 for a hook without
+// such steps.
+int64_t steps_before_compression(const std::string& spec);
 
 // The row of the table that does the work: "powersgd" of "fp16+powersgd:rank=2,start=0".
 std::string base_name(const std::string& spec);

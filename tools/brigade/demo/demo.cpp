@@ -7,6 +7,8 @@
 #include "brigade/error.h"
 #include "brigade/hooks/registry.h"
 #include "common/command.h"
+#include "common/hook_choice.h"
+#include "common/number_between.h"
 #include "common/number_text.h"
 #include "common/quantities.h"
 #include "common/shaped_link.h"
@@ -56,7 +58,7 @@ std::vector<std::string> all_hooks() {
   return specs;
 }
 
-// A few that differ, for the slow link.
+// A few that differ, for the slow link, as they are once they compress.
 std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
   std::vector<std::string> some;
   for (const std::string& spec : hooks) {
@@ -65,7 +67,10 @@ std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
       if (name == wanted) some.push_back(spec);
     }
   }
-  return some.size() > 1 ? some : hooks;
+  if (some.size() < 2) some = hooks;
+  // Steps that only average exactly would say nothing about the hook.
+  for (std::string& spec : some) spec = from_the_first_step(spec);
+  return some;
 }
 
 void set_up(RunRecord& record, const DemoOptions& options, const std::string& command) {
@@ -197,7 +202,7 @@ void add_demo(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1438))
       ->capture_default_str();
   command->add_option("--lr", options->learning_rate, "learning rate; falls to 0")
-      ->check(CLI::Range(1e-9, 10.0))
+      ->check(number_between(1e-9, 10))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of weights and order")
       ->capture_default_str();

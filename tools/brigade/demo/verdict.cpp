@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/hook_choice.h"
 #include "common/number_text.h"
 
 namespace brigade::tool {
@@ -98,7 +99,9 @@ std::string over_link(std::span<const Series> all, const std::vector<const Serie
   const Series* base = all_reduce(all, link);
   std::vector<const Series*> there;
   for (const Series& series : all) {
-    const auto same = [&](const Series* one) { return one->hook == series.hook; };
+    const auto same = [&](const Series* one) {
+      return base_name(one->hook) == base_name(series.hook);
+    };
     if (series.link == link && std::ranges::any_of(some, same)) there.push_back(&series);
   }
   if (!base || there.empty()) return "";

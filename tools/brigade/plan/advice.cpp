@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/hook_choice.h"
+#include "common/number_text.h"
 
 namespace brigade::tool {
 namespace {
@@ -48,6 +49,15 @@ Sureness sureness_of(const Candidate& baseline, const Candidate& chosen,
   return sureness;
 }
 
+// Batched PowerSGD mixes layers in one matrix, and trains worse than PowerSGD does: which
+// of the two is quicker by a hair, in this measurement, must not decide.
+bool outdone(const Candidate& candidate, const std::vector<Candidate>& all) {
+  return base_name(candidate.spec) == "batched_powersgd" &&
+         std::ranges::any_of(all, [](const Candidate& other) {
+           return base_name(other.spec) == "powersgd";
+         });
+}
+
 }  // namespace
 
 std::string_view text_of(Sureness sureness) {
@@ -69,7 +79,7 @@ Advice advise(const std::vector<Candidate>& candidates) {
   size_t choice = 0;
   for (const size_t index : order) {
     const Candidate& candidate = candidates[index];
-    if (candidate.tolerance < 0 || index == 0) continue;
+    if (candidate.tolerance < 0 || index == 0 || outdone(candidate, candidates)) continue;
     if (candidate.likely.step_seconds <=
         (1 - kWorthwhile) * candidates[choice].likely.step_seconds) {
       choice = index;
@@ -100,6 +110,11 @@ Doubt doubt_of(const Job& job, const HookCost& cost) {
   }
   if (cost.spread > 0.1)
     add(std::min(0.3, cost.spread), "this machine is busy: measurements vary");
+  if (cost.others_load > 0.1) {
+    add(std::min(0.3, cost.others_load),
+        "other programs use " + decimals(100 * cost.others_load, 0) +
+            " % of this machine: predictions are of one that has only this to do");
+  }
   return doubt;
 }
 

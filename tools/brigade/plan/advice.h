@@ -26,7 +26,8 @@ struct Advice {
 // A coarser hook must save this share of the step time of a more exact one.
 inline constexpr double kWorthwhile = 0.10;
 
-// From the most exact to the coarsest, moving on only for a gain of 10 % or more.
+// From the most exact to the coarsest, moving on only for a gain of 10 % or more; batched
+// PowerSGD only where PowerSGD is no candidate.
 // REQUIRES: the first candidate is the baseline, allreduce.
 Advice advise(const std::vector<Candidate>& candidates);
 

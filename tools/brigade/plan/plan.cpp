@@ -8,6 +8,7 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/number_between.h"
 #include "common/number_text.h"
 #include "common/quantities.h"
 #include "common/terminal.h"
@@ -86,13 +87,21 @@ void print_table(Terminal& terminal, const std::vector<Candidate>& candidates,
   for (const std::string& line : table_lines(rows)) terminal.line(line);
 }
 
-std::string verdict(const std::vector<Candidate>& candidates, const Advice& advice) {
-  const Candidate& chosen = candidates[advice.choice];
+// What to write into a program: without the start=0 under which hooks are measured, unless
+// the user wrote it.
+std::string recommended(const PlanOptions& options, const std::string& spec) {
+  const size_t start = spec.rfind("start=0");
+  if (start == std::string::npos || options.hooks.find("start=0") != std::string::npos)
+    return spec;
+  return spec.substr(0, start - 1);
+}
+
+std::string verdict(const std::string& spec, const Advice& advice) {
   if (advice.choice == 0) {
     return "Use allreduce: no hook saves 10 % of a step or more (" +
            std::string(text_of(advice.sureness)) + ").";
   }
-  return "Use " + chosen.spec + ": " + decimals(100 * advice.gain, 0) +
+  return "Use " + spec + ": " + decimals(100 * advice.gain, 0) +
          " % of a step saved against allreduce (" + std::string(text_of(advice.sureness)) +
          ").";
 }
@@ -170,7 +179,13 @@ json plan(const PlanOptions& options, const Job& job, const ShapeList& shapes,
   terminal.line();
   print_table(terminal, candidates, advice.choice);
   terminal.line();
-  terminal.line(terminal.paint(Paint::bold, verdict(candidates, advice)));
+  const std::string spec = recommended(options, candidates[advice.choice].spec);
+  terminal.line(terminal.paint(Paint::bold, verdict(spec, advice)));
+  if (const int64_t steps = steps_before_compression(spec); steps > 0) {
+    terminal.line("Its first " + std::to_string(steps) +
+                  " steps average exactly, which helps it later (start=" +
+                  std::to_string(steps) + "); predicted is a step after them.");
+  }
   if (below > 0) {
     terminal.line("For this model and compute something saves 10 % on links slower than " +
                   rate_text(below) + ".");
@@ -192,7 +207,7 @@ json plan(const PlanOptions& options, const Job& job, const ShapeList& shapes,
             {"compute_on_cpu", job.compute_on_cpu}}},
           {"hooks", rows},
           {"choice",
-           {{"hook", candidates[advice.choice].spec},
+           {{"hook", spec},
             {"gain", advice.gain},
             {"sureness", text_of(advice.sureness)},
             {"doubt", doubt.share},
@@ -250,10 +265,10 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
   plan->add_option("--latency", options->latency_us,
                    "microseconds of a message between hosts; as over loopback here when "
                    "left out")
-      ->check(CLI::Range(0.0, 1e7));
+      ->check(number_between(0, 1e7));
   plan->add_option("--compute", options->compute_ms,
                    "milliseconds of a step, forward and backward, without communication")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(number_between(0, 1e9));
   plan->add_flag("--cpu", options->cpu,
                  "ranks compute on the CPU: hooks compete with them for cores");
   add_device_option(*plan, options->device,

@@ -44,6 +44,7 @@ struct HookCost {
   double piece_values = 0;       // length of a piece at most; 0: a bucket is one
   double tolerance = 0;          // the table's: how far one step may be off
   double spread = 0;             // of the measurements, relative
+  double others_load = 0;        // share of the machine's cores that other programs used
 };
 
 struct Machine {

@@ -14,6 +14,7 @@
 #include "common/answers.h"
 #include "common/workers.h"
 #include "plan/cost.h"
+#include "plan/others_load.h"
 
 namespace brigade::tool {
 namespace {
@@ -120,8 +121,10 @@ Probe probe(const std::vector<std::string>& specs, const std::string& device) {
   std::vector<std::string> with_noop{"noop"};
   with_noop.insert(with_noop.end(), specs.begin(), specs.end());
   const Answers answers;
+  const OthersLoad others;
   run_workers(measuring_workers(2, device),
               [&](const Worker& worker) { measure(worker, with_noop, answers); });
+  const double others_load = others.share();
   const auto found = answers.all();
   const size_t count = with_noop.size();
   if (found.size() != 1 + 2 * count)
@@ -136,6 +139,7 @@ Probe probe(const std::vector<std::string>& specs, const std::string& device) {
     result.hooks.push_back(cost_of(specs[index], result.machine,
                                    sample_from(found[2 + index], small_base),
                                    sample_from(found[2 + count + index], large_base)));
+    result.hooks.back().others_load = others_load;
   }
   // On a GPU a link's bytes are the link's affair alone.
   if (device == "cuda") result.machine.transport_seconds_per_byte = 0;

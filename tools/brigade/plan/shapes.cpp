@@ -8,8 +8,21 @@
 
 namespace brigade::tool {
 
+namespace {
+
+// A file that the user named and that cannot be used is the command line's fault.
+auto header_of(const std::string& path) {
+  try {
+    return checkpoint::read_header(path, Checksums::if_present);
+  } catch (const CheckpointError& error) {
+    throw ConfigError(std::string("--model: ") + error.what());
+  }
+}
+
+}  // namespace
+
 ShapeList shapes_in(const std::string& path) {
-  const auto header = checkpoint::read_header(path, Checksums::if_present);
+  const auto header = header_of(path);
   const auto is_models = [](const auto& entry) { return entry.name.starts_with("model/"); };
   const bool ours = std::ranges::any_of(header.entries, is_models);
   ShapeList shapes;

@@ -1,5 +1,6 @@
 // brigade train: a small trainer for digits, tables, MNIST-like images and text.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
 #include <sstream>
 
@@ -9,6 +10,7 @@
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
 #include "common/command.h"
+#include "common/hook_choice.h"
 #include "common/json_file.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
@@ -71,6 +73,18 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
   }
 }
 
+// Nobody should compare all-reduce with itself.
+void warn_of_a_late_start(const TrainOptions& options) {
+  const int64_t steps = steps_before_compression(options.hook);
+  if (steps < options.steps) return;
+  std::fprintf(
+      stderr,
+      "brigade train: --hook %s averages exactly for its first %lld steps, and this "
+      "run has %lld: it never compresses (start=%lld would, after a tenth)\n",
+      options.hook.c_str(), static_cast<long long>(steps),
+      static_cast<long long>(options.steps), static_cast<long long>(options.steps / 10));
+}
+
 void start(TrainOptions options, bool workers_given) {
   const bool inside = is_worker();
   if (inside && workers_given) {
@@ -89,9 +103,11 @@ void start(TrainOptions options, bool workers_given) {
   options.command = command_line();
   const auto body = [&](const Worker& worker) {
     if (inside) check(options, data, worker.group.size());
+    if (inside && worker.group.rank() == 0) warn_of_a_late_start(options);
     train(worker, options, data);
   };
   if (inside) return run_as_worker(options.workers, body);
+  warn_of_a_late_start(options);
   run_workers(options.workers, body);
 }
 
