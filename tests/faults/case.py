@@ -77,8 +77,11 @@ def check_ends(job, see):
 def check_resumes(job):
     """The same command again, without the fault, ends with the parameters of a run that was never disturbed."""
     again = Job(job.way, job.hook, job.folder, job.setting)
-    again.cable, again.undisturbed = job.cable, job.undisturbed
+    again.undisturbed = job.undisturbed
+    if job.cable:  # another one: what was done to it stays with it
+        job.cable.close()
     again.start()
+    job.cable = again.cable
     again.wait(60 * job.setting.slack)
     job.resumed = again
     check_trained(again)
