@@ -43,8 +43,9 @@ class Ends:
     keeps: tuple = ()  # patterns of what may stay in TMPDIR
 
     def __str__(self):
-        text = self.launcher[1] or self.rank0[1] or self.rank1[1]
-        code = next((one[0] for one in (self.launcher, self.rank0, self.rank1) if one[0] is not None), "not 0")
+        looked_at = [one for one in (self.launcher, self.rank0, self.rank1) if one]
+        text = next((text for _, text in looked_at if text), "")
+        code = next((code for code, _ in looked_at if code is not None), "not 0")
         said = f", says “{text}”" if text else ""
         return f"ends: exit code {code}{said}" + ("; resumes to the same parameters" if self.resumes else "")
 

@@ -28,7 +28,7 @@ def write(path, results, skipped, options):
     good = sum(result["good"] for result in results.values())
     lines.append(f"{len(table.FAULTS)} rows, {sum(len(fault.variants()) for fault in table.FAULTS)} faults, {len(results)} cases run: "
                  f"{good} as they must be, {len(results) - good} not. "
-                 f"By `make faults` on {datetime.date.today().isoformat()}, {platform.system()} {platform.release()}, "
+                 f"By {'parts of ' if options.only or options.results else ''}`make faults` on {datetime.date.today().isoformat()}, {platform.system()} {platform.release()}, "
                  f"{options.jobs} cases at a time.")
     for section, rows in table.SECTIONS.items():
         lines += ["", f"### {section}", "", "| fault | jobs | what must be seen | good | longest |", "| --- | --- | --- | --- | --- |"]
