@@ -268,6 +268,7 @@ void Attempt::drain() {
         output->pump();
       }
       output->finish();
+      if (stream == 1 && output->lost()) result_.output_lost = output->lost();
     }
   }
 }

@@ -49,7 +49,11 @@ struct AttemptResult {
   bool ended_elsewhere = false;
   // Workers that the launcher ended, and how: "rank 0 ended by SIGTERM".
   std::vector<std::string> others;
-  bool good() const { return !failure && !interrupted && !past_wall && !ended_elsewhere; }
+  // Why what a worker wrote to stdout could not all be shown (errno); 0: it was.
+  int output_lost = 0;
+  bool good() const {
+    return !failure && !interrupted && !past_wall && !ended_elsewhere && !output_lost;
+  }
 };
 
 // Returns when no process of the family is left.

@@ -53,6 +53,12 @@ std::string host_name() {
   return name;
 }
 
+// An empty TMPDIR counts as none, as it does for mktemp and Python.
+std::string temporary_folder() {
+  const char* named = std::getenv("TMPDIR");
+  return named && *named ? named : "/tmp";
+}
+
 // The job's folder: logs, if any are asked for, and error files.
 class JobFolder {
  public:
@@ -62,7 +68,7 @@ class JobFolder {
     };
     kept_ = !options.log_dir.empty() || logs(options.redirects) || logs(options.tee);
     std::string base = options.log_dir;
-    if (base.empty()) base = std::filesystem::temp_directory_path();
+    if (base.empty()) base = temporary_folder();
     std::error_code failed;
     std::filesystem::create_directories(base, failed);
     std::ranges::replace(name, '/', '_');
@@ -432,6 +438,12 @@ std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {
     return Verdict{.text = "the workers ran past the limit of " +
                            std::to_string(options_.wall->count()) + " ms and were ended",
                    .exit_code = 124,
+                   .final = true};
+  }
+  if (result.output_lost) {
+    return Verdict{.text = std::string("what the workers printed could not all be written "
+                                       "to standard output: ") +
+                           std::strerror(result.output_lost),
                    .final = true};
   }
   return std::nullopt;

@@ -19,7 +19,8 @@ constexpr size_t kCharactersKept = 1000;
 // A worker that never ends its line must not eat the launcher's memory.
 constexpr size_t kLongestLine = 1 << 20;
 
-bool write_all(int fd, const char* data, size_t size) {
+// 0, or what went wrong.
+int write_all(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t count = write(fd, data, size);
     if (count > 0) {
@@ -29,10 +30,10 @@ bool write_all(int fd, const char* data, size_t size) {
       pollfd ready{fd, POLLOUT, 0};
       poll(&ready, 1, -1);
     } else if (errno != EINTR) {
-      return errno != EPIPE;
+      return errno;
     }
   }
-  return true;
+  return 0;
 }
 
 void keep(std::deque<std::string>& lines, const std::string& line) {
@@ -65,6 +66,7 @@ WorkerOutput::WorkerOutput(WorkerOutput&& other) noexcept
       options_(std::move(other.options_)),
       line_(std::move(other.line_)),
       after_return_(other.after_return_),
+      lost_(other.lost_),
       last_lines_(std::move(other.last_lines_)) {
   other.options_.log = -1;
 }
@@ -109,7 +111,14 @@ bool WorkerOutput::take(const char* data, size_t size) {
       if (line_.size() >= kLongestLine) end_line(shown);
     }
   }
-  return shown.empty() || write_all(options_.console, shown.data(), shown.size());
+  return show(shown);
+}
+
+bool WorkerOutput::show(const std::string& text) {
+  const int error =
+      text.empty() ? 0 : write_all(options_.console, text.data(), text.size());
+  if (error && error != EPIPE) lost_ = error;
+  return error != EPIPE;
 }
 
 void WorkerOutput::end_line(std::string& shown) {
@@ -123,7 +132,7 @@ bool WorkerOutput::finish() {
   close(std::exchange(pipe_, -1));
   std::string shown;
   if (!line_.empty()) end_line(shown);
-  return shown.empty() || write_all(options_.console, shown.data(), shown.size());
+  return show(shown);
 }
 
 std::string line_prefix(int rank, int console) {

@@ -47,15 +47,20 @@ class WorkerOutput {
   // Warnings of torch's own and stack frames are kept apart: they push the worker's own
   // words out.
   const LastLines& last_lines() const { return last_lines_; }
+  // Why something could not be shown, a full disk for instance (errno); 0: all was.
+  int lost() const { return lost_; }
 
  private:
   bool take(const char* data, size_t size);
   void end_line(std::string& shown);
+  // False: the console's reader has gone.
+  bool show(const std::string& text);
 
   int pipe_;
   Options options_;
   std::string line_;
   bool after_return_ = false;
+  int lost_ = 0;
   LastLines last_lines_;
 };
 

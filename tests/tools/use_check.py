@@ -374,6 +374,58 @@ class BadTrain(InFolder):
         self.write("train-labels-idx1-ubyte", idx([9], [0] * 9))
         self.refused(2, "offset 16", "train", "--data", "idx:.")
 
+    def test_data_that_could_not_all_be_read_is_not_trained_on(self):
+        self.write("some.txt", "To be, or not to be. " * 500)
+        shim = pathlib.Path(BRIGADE).parent.parent / "lib/libfault_shim.so"
+        for name, says in ("EIO", "Input/output error"), ("ENOMEM", "Cannot allocate memory"):
+            faults = f"call=read,path=*.txt,short=4000;call=read,path=*.txt,nth=2+,errno={name}"
+            words = ["train", "--steps", 1, "--data", "text:some.txt"]
+            self.refused(2, "some.txt': cannot read it at byte 4000: " + says, *words, LD_PRELOAD=str(shim), BRIGADE_FAULTS=faults)
+
+    def test_what_is_no_regular_file_is_not_waited_for(self):
+        os.mkfifo(self.folder / "pipe")
+        os.symlink("nothing", self.folder / "link")
+        for name, says in ("pipe", "a pipe"), ("/dev/zero", "a device"), (".", "a folder"), ("link", "a symbolic link to nothing"):
+            for kind in "text", "csv":
+                self.refused(2, says, "train", "--data", f"{kind}:{name}")
+        for name in "train-images-idx3-ubyte", "train-labels-idx1-ubyte":
+            os.mkfifo(self.folder / name)
+        self.refused(2, "a pipe", "train", "--data", "idx:.")
+
+    def test_numbers_and_names_that_are_none(self):
+        for seed in "-1", "18446744073709551616", "1e3", "1.5", "":
+            self.refused(2, "--seed", "train", "--seed=" + seed)
+            self.refused(2, "--seed", "demo", "--seed=" + seed)
+        for option in "--checkpoint", "--out", "--json":
+            self.refused(2, option, "train", option, "")
+            self.refused(2, option, "train", option + "=")
+        self.refused(2, "--out", "demo", "--out", "")
+        for command in "info", "selftest", "plan", "bench", "demo":
+            self.refused(2, "--json", command, "--json", "")
+
+    def test_an_empty_tmpdir_is_none(self):
+        self.good("run", "true", TMPDIR="")
+        self.good("train", "--steps", 1, TMPDIR="")
+
+    def test_results_that_could_not_be_printed_are_an_error(self):
+        commands = {
+            "--version": [],
+            "--help": [],
+            "info": [],
+            "plan": ["--help"],
+            "selftest": ["-n", 1],
+            "train": ["--steps", 1],
+            "run": ["echo", "result"],
+        }
+        for command, words in commands.items():
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([BRIGADE, command, *map(str, words)], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60, cwd=self.folder)
+            self.assertEqual(done.returncode, 1, f"{command}: {done.stderr}")
+        line = f"exec {BRIGADE} info >&-"
+        done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, env=environment(), timeout=60)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("standard output", done.stderr)
+
     def test_outputs_that_cannot_be_written(self):
         self.refused(2, "--json", "train", "--json", "/proc/x/out.json")
         self.refused(2, "--json", "train", "--json", ".")
@@ -411,7 +463,7 @@ class BadTrain(InFolder):
             self.skipTest("tmpfs cannot be mounted here")
         self.addCleanup(subprocess.run, ["umount", disk])
         self.refused(1, "No space left", "train", "--steps", 3, "--checkpoint", "disk/run", "--save-every", 1)
-        self.assertEqual([path for path in disk.rglob("*") if path.is_file()], [])
+        self.assertEqual([path.name for path in disk.rglob("*") if path.is_file()], [".lock"])
         (disk / "ballast").write_bytes(b"x" * 380_000)
         done = self.run_it("train", "--steps", 3000, "--out", "disk/out")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

@@ -11,6 +11,7 @@
 #include "base/exception_text.h"
 #include "brigade/launch.h"
 #include "common/command.h"
+#include "common/standard_output.h"
 
 namespace {
 
@@ -59,9 +60,12 @@ int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
   std::ranges::reverse(words);
   app.parse(std::move(words));
   if (app.get_subcommands().empty()) std::fputs(app.help().c_str(), stdout);
+  if (exit_code == 0) brigade::tool::check_standard_output();
   return exit_code;
 } catch (const CLI::Success& asked_for_help) {
-  return app.exit(asked_for_help);
+  const int code = app.exit(asked_for_help);
+  std::cout.flush();
+  return code == 0 && (std::fflush(stdout) != 0 || std::cout.bad()) ? 1 : code;
 } catch (const CLI::ParseError& error) {
   const std::string name = command_name(app);
   return fail(name, (std::string(error.what()) + " (see " + name + " --help)").c_str(), 2);
@@ -76,6 +80,7 @@ int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
 }  // namespace
 
 int main(int argc, char** argv) {
+  brigade::tool::occupy_standard_streams();
   CLI::App app("Data-parallel training with LibTorch: programs, hooks and measurements",
                "brigade");
   app.set_version_flag("--version,-V", "brigade " BRIGADE_VERSION);

@@ -4,11 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "common/option_checks.h"
 
 namespace brigade::tool {
 
 void add_json_option(CLI::App& command, std::string& path) {
   command.add_option("--json", path, "write the results to this file as well")
+      ->check(not_empty())
       ->type_name("FILE");
   // CLI11 runs it before the callback.
   command.parse_complete_callback([&path] {

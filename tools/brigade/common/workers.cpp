@@ -18,6 +18,7 @@
 #include "common/accelerator.h"
 #include "common/shaped_link.h"
 #include "common/shared_memory.h"
+#include "common/standard_output.h"
 #include "group/environment.h"
 
 namespace brigade::tool {
@@ -117,6 +118,7 @@ void launch_workers(const WorkerOptions& options,
     int exit_code = 1;
     try {
       work(rank);
+      check_standard_output();
       ++first->ended;
       return;
     } catch (const ConfigError& error) {

@@ -10,6 +10,7 @@
 #include "common/hook_choice.h"
 #include "common/number_between.h"
 #include "common/number_text.h"
+#include "common/option_checks.h"
 #include "common/quantities.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
@@ -205,14 +206,17 @@ void add_demo(CLI::App& app, int& exit_code) {
       ->check(number_between(1e-9, 10))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of weights and order")
+      ->check(seed_number())
       ->capture_default_str();
   command
       ->add_option("--link", options->link,
                    "as root, some hooks over a link of this rate too, or off")
       ->capture_default_str();
   command->add_option("--out", options->out, "folder for report, metrics and trace")
+      ->check(not_empty())
       ->capture_default_str();
-  command->add_option("--json", options->json, "write all results to this file as well");
+  command->add_option("--json", options->json, "write all results to this file as well")
+      ->check(not_empty());
   command->callback([options, &exit_code] { exit_code = demo(*options, typed(*options)); });
 }
 

@@ -172,7 +172,7 @@ std::string result_row(const Series& series, const RunRecord& record) {
 // ", 30 steps": trainings over another link may be shorter.
 std::string steps_text(const RunRecord& record, const std::string& link) {
   for (const Series& series : record.series) {
-    if (series.link == link) return ", " + std::to_string(series.points.size()) + " steps";
+    if (series.link == link) return ", " + std::to_string(series.steps()) + " steps";
   }
   return "";
 }

@@ -78,6 +78,10 @@ bool Series::identical() const {
                      [&](const std::string& one) { return one == fingerprints[0]; });
 }
 
+std::int64_t Series::steps() const {
+  return points.empty() ? 0 : points.back().step - points.front().step + 1;
+}
+
 void summarise(Series& series) {
   const std::vector<StepPoint>& points = series.points;
   if (points.empty()) return;
@@ -91,7 +95,7 @@ void summarise(Series& series) {
   std::nth_element(times.begin(), middle, times.end());
   series.step_ms = *middle;
   series.bytes_per_step =
-      static_cast<double>(points.back().bytes_sent) / static_cast<double>(points.size());
+      static_cast<double>(points.back().bytes_sent) / static_cast<double>(series.steps());
 }
 
 const Series* baseline_of(const Series& series, std::span<const Series> all) {

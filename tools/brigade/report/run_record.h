@@ -62,6 +62,8 @@ struct Series {
   double gradient_bytes = 0;  // of one rank, before any hook
   double overlap = 0;
   bool identical() const;
+  // From the first point to the last; of a long training not every step is a point.
+  std::int64_t steps() const;
 };
 
 // Fills what can be counted from `points`: final_loss, step_ms, bytes_per_step.

@@ -2,13 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "base/hash.h"
+#include "base/input_file.h"
 #include "base/option_spec.h"
 #include "brigade/error.h"
 #include "train/digits.h"
@@ -22,16 +20,14 @@ std::string read_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     throw ConfigError("--data: cannot read '" + path + "': " + why);
   };
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) refuse(std::strerror(errno));
-  if (S_ISDIR(info.st_mode)) refuse("it is a folder");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) refuse("reading failed");
-  if (text.view().empty()) refuse("the file is empty");
-  return std::move(text).str();
+  std::string text;
+  try {
+    text = base::InputFile(path).text();
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  if (text.empty()) refuse("the file is empty");
+  return text;
 }
 
 // ---- IDX --------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "common/json_file.h"
 #include "common/number_text.h"
 #include "report/report.h"
@@ -46,6 +47,16 @@ std::optional<StepPoint> read_point(const std::string& line) {
   return point;
 }
 
+// Empty where there is no such file.
+std::string text_of_file(const std::string& path) {
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return "";
+  try {
+    return base::InputFile(path).text();
+  } catch (const Error& error) {
+    throw Error(path + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 TrainOutput::TrainOutput(const TrainOptions& options, const std::string& link,
@@ -60,20 +71,21 @@ TrainOutput::TrainOutput(const TrainOptions& options, const std::string& link,
 
 void TrainOutput::take_up(std::int64_t first_step) {
   const std::string path = options_.out + "/metrics.jsonl";
+  std::string kept;
   if (first_step > 0) {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
+    std::istringstream lines(text_of_file(path));
+    for (std::string line; std::getline(lines, line);) {
       const auto point = read_point(line);
-      if (point && point->step <= first_step) series_.points.push_back(*point);
+      if (!point || point->step > first_step) continue;
+      history_.add(*point);
+      kept += line + "\n";
     }
   }
-  if (!series_.points.empty()) {
-    bytes_before_ = series_.points.back().bytes_sent;
-    seconds_before_ = series_.points.back().seconds;
+  if (!history_.empty()) {
+    bytes_before_ = history_.newest().bytes_sent;
+    seconds_before_ = history_.newest().seconds;
   }
-  RunRecord kept;
-  kept.series.push_back(series_);
-  base::write_whole(path, metrics_text(kept));
+  base::write_whole(path, kept);
   metrics_ = std::make_unique<MetricsWriter>(path, /*append=*/true);
 }
 
@@ -93,15 +105,24 @@ void TrainOutput::introduce(const TrainOutcome& outcome, const TrainData& data) 
   }
 }
 
+void TrainOutput::evaluated(const Evaluation& evaluation) {
+  // As many as History keeps: every second goes when there are more.
+  if (evaluations_.size() >= History::kMost) {
+    std::size_t index = 0;
+    std::erase_if(evaluations_, [&](const Evaluation&) { return index++ % 2 == 1; });
+  }
+  evaluations_.push_back(evaluation);
+}
+
 void TrainOutput::step(StepPoint point, double lr,
                        const std::optional<Evaluation>& evaluation) {
   point.bytes_sent += bytes_before_;
   point.seconds += seconds_before_;
   if (evaluation) {
     point.accuracy = evaluation->accuracy;
-    evaluations_.push_back(*evaluation);
+    evaluated(*evaluation);
   }
-  series_.points.push_back(point);
+  history_.add(point);
   if (metrics_) metrics_->add(series_, point);
   if (tensorboard_) {
     Scalars scalars{{"loss", point.loss}, {"lr", lr}, {"step_ms", point.step_ms}};
@@ -121,7 +142,7 @@ void TrainOutput::step(StepPoint point, double lr,
   char rate[32];
   std::snprintf(rate, sizeof rate, "  lr %.3g", lr);
   text += rate + ("  " + ms_text(point.step_ms) + " ms");
-  if (evaluation || series_.points.size() == 1) {
+  if (evaluation || history_.count() == 1) {
     terminal_.line("  step " + text);
   } else {
     const double done =
@@ -134,7 +155,7 @@ void TrainOutput::step(StepPoint point, double lr,
 void TrainOutput::finish(Series series, const TrainOutcome& outcome) {
   series.hook = series_.hook;
   series.link = series_.link;
-  series.points = series_.points;
+  series.points = history_.points();
   if (!evaluations_.empty()) series.test_accuracy = evaluations_.back().accuracy;
   summarise(series);
   print_summary(series, outcome);
@@ -224,6 +245,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                {"resumed_from", outcome.first_step},
                {"steps", std::max(options_.steps, outcome.first_step)},
                {"losses", losses},
+               {"losses_every", history_.every()},
                {"evaluations", evaluations},
                {"step_ms", series.step_ms},
                {"gradient_bytes", series.gradient_bytes},

@@ -11,6 +11,7 @@
 #include "report/metrics.h"
 #include "report/run_record.h"
 #include "report/tensorboard.h"
+#include "train/history.h"
 #include "train/options.h"
 
 namespace brigade::tool {
@@ -41,7 +42,7 @@ class TrainOutput {
   void introduce(const TrainOutcome& outcome, const TrainData& data);
   // After each step; `evaluation` where there was one.
   void step(StepPoint point, double lr, const std::optional<Evaluation>& evaluation);
-  void evaluated(const Evaluation& evaluation) { evaluations_.push_back(evaluation); }
+  void evaluated(const Evaluation& evaluation);
   void saved(std::int64_t step) { saved_ = step; }
   // Says and writes all that is left to be said. `series` lacks its points.
   void finish(Series series, const TrainOutcome& outcome);
@@ -53,7 +54,8 @@ class TrainOutput {
 
   const TrainOptions& options_;
   Terminal terminal_;
-  Series series_;  // its name, link and points
+  Series series_;  // its name and link
+  History history_;
   std::vector<Evaluation> evaluations_;
   std::int64_t bytes_before_ = 0;
   double seconds_before_ = 0;

@@ -12,6 +12,7 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/option_checks.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
 #include "train/lr_schedule.h"
@@ -159,7 +160,9 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
                   "steps after which the workers compare their parameters; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "of weights and order")->capture_default_str();
+  command.add_option("--seed", options.seed, "of weights and order")
+      ->check(seed_number())
+      ->capture_default_str();
   command.add_option("--bucket-mb", options.bucket_mb, "size of a bucket of gradients")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -167,6 +170,7 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
 
 void add_output_options(CLI::App& command, TrainOptions& options) {
   command.add_option("--checkpoint", options.checkpoint, "folder to save the run in")
+      ->check(not_empty())
       ->type_name("FOLDER");
   command.add_option("--save-every", options.save_every, "steps; 0: at the end only")
       ->check(CLI::Range(0, 1'000'000'000));
@@ -176,6 +180,7 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
       .add_option(
           "--out", options.out,
           "folder for report.html, metrics.jsonl, trace.json and TensorBoard's events")
+      ->check(not_empty())
       ->type_name("FOLDER");
   command
       .add_option(

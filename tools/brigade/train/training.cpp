@@ -13,6 +13,7 @@
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/sampler.h"
+#include "checkpoint/folder_lock.h"
 #include "common/fingerprint.h"
 #include "common/hook_choice.h"
 #include "report/timeline.h"
@@ -72,6 +73,8 @@ class Training {
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
     if (options.checkpoint.empty()) return;
+    // Not only with the first save: what is trained until then would be lost.
+    if (worker.group.rank() == 0) checkpoint::claim_folder(options.checkpoint);
     parts_ = {run_part(options, data),
               model_part(*model_),
               optimizer_part(*optimizer_, *model_),
