@@ -5,6 +5,8 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <utility>
+
 #include "brigade/error.h"
 
 namespace brigade::launching {

@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
