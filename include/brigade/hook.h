@@ -35,6 +35,7 @@ class GradBucket;
 namespace brigade {
 
 class ProcessGroup;
+struct HostLayout;
 
 // The gradients of several parameters in one flat tensor. Copies share it.
 class BRIGADE_API Bucket {
@@ -98,9 +99,14 @@ class BRIGADE_API Comm {
   // True: a hook runs from beginning to end on one thread, and lanes run one after the
   // other. That is NCCL, and a group of one.
   bool runs_inline() const;
-  // The ranks of this host, in the group that the hook was set for. Collective when it is
-  // called for the first time. For a GroupScope.
+  // How the ranks sit on hosts.
+  const HostLayout& layout() const;
+  // The ranks of this host, by rank. Collective among them when it is called for the first
+  // time. For a GroupScope.
   ProcessGroup host_group() const;
+  // The ranks of this rank's place, one on each host, by host. Collective among them when
+  // it is called for the first time. Empty if not every host has that place.
+  ProcessGroup peer_group() const;
   // Counts the backward passes that synchronised since the hook was set, from 0.
   int64_t step() const;
 
@@ -112,8 +118,8 @@ class BRIGADE_API Comm {
   Collective all_to_all(at::Tensor input, at::Tensor output);
   // Parts of any length: the first to[0] elements of `input` go to rank 0, the next to[1]
   // to rank 1, and so on; `output` is made of from[0] elements of rank 0, from[1] of rank
-  // 1 … A part for oneself is copied. REQUIRES: no rank's input is empty; two ranks have
-  // the same length for a part between them. Sizes need not be equal on all ranks.
+  // 1 … A part for oneself is copied. REQUIRES: no rank has both tensors empty; two ranks
+  // have the same length for a part between them. Sizes need not be equal on all ranks.
   Collective all_to_all(at::Tensor input, std::vector<int64_t> to, at::Tensor output,
                         std::vector<int64_t> from);
   // Part k of `input` goes to the k-th of the other ranks, by rank, and part k of `output`
@@ -122,6 +128,12 @@ class BRIGADE_API Comm {
   Collective all_to_others(at::Tensor input, at::Tensor output);
   // In place: what rank `root` has.
   Collective broadcast(at::Tensor tensor, int root);
+  // For a rank that takes no part in `count` collectives which others await at this point,
+  // in a group that it is not in. What it awaits afterwards then meets theirs.
+  Collective sit_out(int count = 1);
+  // How many collectives were awaited or sat out for the bucket so far, one after the
+  // other. With NCCL, and in a group of one, always 0.
+  int collectives_so_far() const;
   // output: this rank's part of the sum. Moves half of what an all-reduce does, on every
   // backend.
   Task<void> reduce_scatter(at::Tensor input, at::Tensor output);
@@ -137,15 +149,19 @@ class BRIGADE_API Comm {
 };
 
 // What a hook keeps from step to step, as a checkpoint stores it. Tensors with a key that
-// starts with "error." belong to one rank; everything else is equal on all.
+// starts with "error." and values with a key that starts with "own." belong to one rank;
+// everything else is equal on all. A rank without any tensor, whose values all are its own,
+// leaves the keeping to others.
 struct HookState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> values;
 };
 inline constexpr const char* kErrorPrefix = "error.";
+inline constexpr const char* kOwnPrefix = "own.";
 
-// For another number of ranks: the mean of the errors, which is what error feedback needs,
-// and the rest as the first shard has it. Not bitwise exact. REQUIRES: one state for each
+// For another number of ranks: over the ranks that keep something, the mean of the errors,
+// which is what error feedback needs, and the rest, without values of one rank, as the
+// first of them has it. Not bitwise exact. REQUIRES: one state for each
 // rank of the group that saved, from the same step.
 BRIGADE_API HookState combine_states(std::span<const HookState> shards);
 
@@ -206,6 +222,7 @@ struct HookTraffic {
   int64_t bytes_before = 0;  // the buckets as they came
   // What this rank put on the wire: payload, by the algorithm of each collective.
   int64_t bytes_sent = 0;
+  int64_t bytes_to_other_hosts = 0;  // the part of them that leaves this host
   int64_t collectives = 0;
   double encode_seconds = 0;  // in the hook, up to its last collective
   double wait_seconds = 0;    // from issuing a collective to its end
@@ -221,6 +238,9 @@ struct HookTraffic {
 struct HookStats {
   HookTraffic last_step;
   HookTraffic total;
+  // "flat", or, when the hook treats the ranks of a host as one, how they sit:
+  // "2 hosts x 4 ranks" (HostLayout::text).
+  std::string shape = "flat";
 };
 
 }  // namespace brigade

@@ -37,6 +37,31 @@ struct ProcessGroupOptions {
   // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when
   // all ranks are on one host, else the one that reaches the master.
   std::string interface;
+  // The number of this rank's host. Ranks share a host if they have the same number, or
+  // none, and can talk over loopback. None: what the launcher says (GROUP_RANK,
+  // SLURM_NODEID).
+  std::optional<int> node;
+};
+
+// How the ranks of a group sit on hosts. Hosts are numbered in the order of their first
+// ranks; a rank's place is its number among the ranks of its host.
+struct BRIGADE_API HostLayout {
+  int host = 0;                              // this rank's
+  int place = 0;                             // this rank's
+  std::vector<int> host_of{0};               // by rank
+  std::vector<std::vector<int>> ranks{{0}};  // by host and place
+
+  int hosts() const { return static_cast<int>(ranks.size()); }
+  // The places that there are on every host: as many as the smallest host has ranks.
+  int places() const;
+  // The ranks of this rank's host.
+  const std::vector<int>& mates() const { return ranks[static_cast<size_t>(host)]; }
+  // The ranks of this rank's place, by host. Empty if not every host has that place.
+  std::vector<int> peers() const;
+  // There are several hosts, and one of them has several ranks.
+  bool shares_hosts() const { return ranks.size() > 1 && ranks.size() < host_of.size(); }
+  // "2 hosts x 4 ranks"; of unequal hosts "2 hosts x 3 of 3 to 4 ranks".
+  std::string text() const;
 };
 
 // A handle to a group of ranks; copies share the group. Thread-safe except where a function
@@ -65,10 +90,13 @@ class BRIGADE_API ProcessGroup {
   // This rank's place among the ranks of its host, and their number.
   int local_rank() const;
   int local_size() const;
+  const HostLayout& layout() const;
 
   // Collective. A group of the given ranks of this group, numbered in the order given;
-  // ranks that are not in it get an empty handle. A group of one is "solo".
-  ProcessGroup new_group(const std::vector<int>& ranks) const;
+  // ranks that are not in it get an empty handle. A group of one is "solo". With a name,
+  // different for each: only the given ranks need to call it, and several threads may, in
+  // any order.
+  ProcessGroup new_group(const std::vector<int>& ranks, const std::string& name = "") const;
   // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own;
   // without a size, the ranks of one host. Throws ConfigError unless `size` divides the
   // number of ranks.

@@ -48,6 +48,7 @@ void bind_stats(py::module_& m) {
       .def_readonly("steps", &HookTraffic::steps)
       .def_readonly("bytes_before", &HookTraffic::bytes_before)
       .def_readonly("bytes_sent", &HookTraffic::bytes_sent)
+      .def_readonly("bytes_to_other_hosts", &HookTraffic::bytes_to_other_hosts)
       .def_readonly("collectives", &HookTraffic::collectives)
       .def_readonly("encode_seconds", &HookTraffic::encode_seconds)
       .def_readonly("wait_seconds", &HookTraffic::wait_seconds)
@@ -62,7 +63,8 @@ void bind_stats(py::module_& m) {
       });
   py::class_<HookStats>(m, "HookStats")
       .def_readonly("last_step", &HookStats::last_step)
-      .def_readonly("total", &HookStats::total);
+      .def_readonly("total", &HookStats::total)
+      .def_readonly("shape", &HookStats::shape);
 }
 
 void bind_hooks(py::module_& m) {

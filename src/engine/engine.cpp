@@ -51,6 +51,7 @@ void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
   step_ = -1;
   agreed_ = agreed;
   traffic_.reset();
+  shape_.clear();
 }
 
 void Engine::agree() {
@@ -74,10 +75,13 @@ c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& ov
   throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly
   const ProcessGroup& base = over ? over : group_;
   if (runs_inline_) return *base.c10d();
-  // Engines of different groups may have one name, and use one group beside their own:
-  // there a name must say more.
-  return station_groups_.get(station, base, channel,
-                             over ? failure_store_.identity() : name_);
+  return station_groups_.get(station, base, channel, name_in(over));
+}
+
+// Engines of different groups may have one name, and use one group beside their own: there
+// a name must say more.
+std::string Engine::name_in(const ProcessGroup& over) {
+  return over ? failure_store_.identity() : name_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
@@ -155,16 +159,38 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   outstanding_.erase(run.ticket);
 }
 
-ProcessGroup Engine::host_group() {
+Engine::HostGroups& Engine::host_groups(const ProcessGroup& base) {
+  HostGroups& found = host_groups_[base.c10d().get()];
+  found.of = base;
+  return found;
+}
+
+ProcessGroup Engine::host_group(const ProcessGroup& over) {
+  const ProcessGroup& base = over ? over : group_;
   std::lock_guard lock(host_mutex_);
-  // From a duplicate with a name, because other threads may be making groups.
-  if (!host_group_) host_group_ = group_.duplicate(name_ + "/hosts").new_subgroups();
-  return host_group_;
+  ProcessGroup& mates = host_groups(base).mates;
+  if (!mates) mates = base.new_group(base.layout().mates(), name_in(over) + "/host");
+  return mates;
+}
+
+ProcessGroup Engine::peer_group(const ProcessGroup& over) {
+  const ProcessGroup& base = over ? over : group_;
+  {
+    std::lock_guard lock(mutex_);
+    if (shape_.empty()) shape_ = base.layout().text();
+  }
+  std::lock_guard lock(host_mutex_);
+  ProcessGroup& peers = host_groups(base).peers;
+  if (!peers && base.layout().place < base.layout().places())
+    peers = base.new_group(base.layout().peers(), name_in(over) + "/peers");
+  return peers;
 }
 
 HookStats Engine::stats() const {
   std::lock_guard lock(mutex_);
-  return traffic_.stats();
+  HookStats stats = traffic_.stats();
+  if (!shape_.empty()) stats.shape = shape_;
+  return stats;
 }
 
 std::optional<Watcher::Watched> Engine::oldest() const {

@@ -69,15 +69,25 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // the engine's group. Channels 0 and 1 are separate connections.
   c10d::ProcessGroup& station_group(size_t station, const ProcessGroup& over = {},
                                     int channel = 0);
-  // The ranks of this host. Collective when it is called for the first time.
-  ProcessGroup host_group();
+  // Of the group `over`, or, where that is empty, of the engine's: the ranks of this host,
+  // and those of this rank's place. Collective among them when called for the first time.
+  ProcessGroup host_group(const ProcessGroup& over);
+  ProcessGroup peer_group(const ProcessGroup& over);
   void ended(BucketRun& run, std::exception_ptr error);
 
  private:
+  // By the group that they are parts of, which is kept, so that its address stays unique.
+  struct HostGroups {
+    ProcessGroup of, mates, peers;
+  };
+
   Engine(ProcessGroup group, std::string name);
   std::shared_ptr<BucketRun> admit(Bucket bucket);
   void order_stream(BucketRun& run);
   void advise_huge_pages(const Bucket& bucket);
+  HostGroups& host_groups(const ProcessGroup& base);
+  // For names in the store of `over`.
+  std::string name_in(const ProcessGroup& over);
   std::optional<Watcher::Watched> oldest() const;
   void fail_all(const std::string& why);
 
@@ -90,7 +100,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Trace trace_;
   StationGroups station_groups_;
   std::mutex host_mutex_;
-  ProcessGroup host_group_;
+  std::map<const c10d::ProcessGroup*, HostGroups> host_groups_;
   FailureStore failure_store_;
   Watcher watcher_;
 
@@ -99,6 +109,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint32_t tickets_ = 0;
   int64_t step_ = -1;
   TrafficMeter traffic_;
+  std::string shape_;  // of the present hook's exchanges; empty: flat
   bool agreed_ = false;
   std::string failure_;
   bool closed_ = false;

@@ -28,7 +28,8 @@ class FailureStore {
   // Tells the others that this rank lives and waits. Cheap; for a bucket that takes long.
   void beat();
   // For the text of a time limit's error, empty if there is nothing to tell: the ranks
-  // whose beat does not change for a while. Takes that while, less than a second. Without a store: empty.
+  // whose beat does not change for a while. Takes that while, less than a second. Without a
+  // store: empty.
   std::string describe_silent_ranks();
   // A name that no engine of another group has. The first rank to ask draws it for all.
   const std::string& identity();

@@ -9,6 +9,7 @@ void add(HookTraffic& sum, const HookTraffic& part) {
   sum.steps += part.steps;
   sum.bytes_before += part.bytes_before;
   sum.bytes_sent += part.bytes_sent;
+  sum.bytes_to_other_hosts += part.bytes_to_other_hosts;
   sum.collectives += part.collectives;
   sum.encode_seconds += part.encode_seconds;
   sum.wait_seconds += part.wait_seconds;
@@ -45,7 +46,7 @@ HookTraffic TrafficMeter::this_step() const {
 }
 
 HookStats TrafficMeter::stats() const {
-  HookStats stats{this_step(), before_this_step_};
+  HookStats stats{this_step(), before_this_step_, "flat"};
   add(stats.total, stats.last_step);
   return stats;
 }

@@ -45,7 +45,7 @@ void ignore_broken_pipes() {
 }
 
 void connect_nccl(ProcessGroup::State& state) {
-  const c10::Device device = torch_port::bind_cuda_device(state.local_rank);
+  const c10::Device device = torch_port::bind_cuda_device(state.device);
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
                           torch_port::make_nccl_backend(prefixed(state, "nccl"), state.rank,

@@ -139,6 +139,7 @@ Environment from_dialect(const Lookup& lookup, const Dialect& dialect,
   found.local_rank = read_int(lookup, dialect.local_rank, 0);
   found.local_world_size = read_int(lookup, dialect.local_world_size, 1);
   if (found.source == "SLURM") found.local_world_size = slurm_local_world_size(lookup);
+  found.node = read_node(lookup);
   found.agent_store = read_flag(lookup, "TORCHELASTIC_USE_AGENT_STORE");
   return found;
 }
@@ -235,6 +236,10 @@ Environment read_environment(const Lookup& lookup, std::optional<int> rank,
   found.restart_count = read_int(lookup, {"TORCHELASTIC_RESTART_COUNT"}, 0).value_or(0);
   check_places(found);
   return found;
+}
+
+std::optional<int> read_node(const Lookup& lookup) {
+  return read_int(lookup, {"GROUP_RANK", "SLURM_NODEID"}, 0);
 }
 
 Master read_master(const Lookup& lookup, const Environment& environment) {

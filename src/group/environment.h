@@ -21,6 +21,8 @@ struct Environment {
   // tells.
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
+  // The number of its host, where the launcher counts them.
+  std::optional<int> node;
   // The launcher hosts the store: every rank, rank 0 too, is a client.
   bool agent_store = false;
   int restart_count = 0;
@@ -40,6 +42,10 @@ struct Master {
   std::string host;
   int port = 0;
 };
+
+// The number that the launcher gave this process's host (GROUP_RANK, SLURM_NODEID); none
+// when it does not count hosts.
+std::optional<int> read_node(const Lookup& lookup);
 
 // Where rank 0, or the launcher's store, is. Without MASTER_ADDR: loopback on one host,
 // else SLURM's first node. Without MASTER_PORT: a port derived from the job's id.

@@ -55,6 +55,7 @@ bool ProcessGroup::works_on_device() const { return state_->backend == "nccl"; }
 std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }
 int ProcessGroup::local_rank() const { return state_->local_rank; }
 int ProcessGroup::local_size() const { return state_->local_size; }
+const HostLayout& ProcessGroup::layout() const { return state_->layout; }
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   return state_->group;
 }

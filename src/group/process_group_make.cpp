@@ -7,6 +7,7 @@
 
 #include "brigade/error.h"
 #include "group/environment.h"
+#include "group/host_layout.h"
 #include "group/network.h"
 #include "group/process_group_state.h"
 #include "group/rendezvous.h"
@@ -43,16 +44,22 @@ std::chrono::milliseconds choose_timeout(const ProcessGroupOptions& options,
 
 // What every rank tells the others when they first meet.
 struct Introduction {
-  std::string backend, host;
+  std::string backend, machine, node;
 
-  std::string text() const { return backend + "\n" + host; }
+  static Introduction of_this(const State& state, std::optional<int> node) {
+    return {state.backend, group::host_identity(), node ? std::to_string(*node) : ""};
+  }
+  std::string text() const { return backend + "\n" + machine + "\n" + node; }
   static Introduction parse(const std::string& text) {
     Introduction found;
     std::istringstream lines(text);
     std::getline(lines, found.backend);
-    std::getline(lines, found.host);
+    std::getline(lines, found.machine);
+    std::getline(lines, found.node);
     return found;
   }
+  // Two launchers on one machine are two hosts: they were asked to be.
+  std::string host() const { return machine + "#" + node; }
 };
 
 void check_equal(const std::string& what, int rank, const std::string& first,
@@ -71,30 +78,30 @@ void claim_rank(State& state) {
   }
 }
 
-void introduce(State& state) {
-  claim_rank(state);
-  const Introduction mine{state.backend, group::host_identity()};
-  auto texts = group::gather_texts(state, "rendezvous", mine.text(), state.timeout);
+// Where the ranks are, and this one's place among those of its host.
+void find_places(State& state) {
+  state.layout = group::make_layout(state.hosts, state.rank);
+  state.local_rank = state.layout.place;
+  state.local_size = static_cast<int>(state.layout.mates().size());
+}
+
+void introduce(State& state, const std::string& what, std::optional<int> node) {
+  const Introduction mine = Introduction::of_this(state, node);
+  auto texts = group::gather_texts(state, what, mine.text(), state.timeout);
   const Introduction first = Introduction::parse(texts[0]);
   for (int rank = 0; rank < state.size; ++rank) {
     const Introduction other = Introduction::parse(texts[rank]);
     check_equal("backend", rank, first.backend, other.backend);
-    state.hosts.push_back(other.host);
+    state.machines.push_back(other.machine);
+    state.hosts.push_back(other.host());
   }
+  find_places(state);
 }
 
-bool on_one_host(const State& state) {
-  return std::all_of(state.hosts.begin(), state.hosts.end(),
-                     [&](const std::string& host) { return host == state.hosts[0]; });
-}
-
-// This rank's place among the ranks of its host.
-void find_local_place(State& state) {
-  const std::string& host = state.hosts[state.rank];
-  state.local_rank = static_cast<int>(
-      std::count(state.hosts.begin(), state.hosts.begin() + state.rank, host));
-  state.local_size =
-      static_cast<int>(std::count(state.hosts.begin(), state.hosts.end(), host));
+bool on_one_machine(const State& state) {
+  return std::ranges::all_of(state.machines, [&](const std::string& machine) {
+    return machine == state.machines[0];
+  });
 }
 
 // `master`: the store's host, unless the launcher names node 0's: where workers reach the
@@ -107,7 +114,7 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   gloo.interface = !interface.empty() ? interface : named.value_or("");
   if (!gloo.interface.empty()) {
     gloo.address.clear();
-  } else if (!on_one_host(state)) {
+  } else if (!on_one_machine(state)) {
     auto first_host = group::process_environment()("BRIGADE_MASTER_ADDR");
     gloo.address = group::outward_address(first_host.value_or(master));
   }
@@ -118,9 +125,9 @@ ProcessGroup make_alone(const Environment& environment, std::chrono::millisecond
   auto state = std::make_shared<State>();
   state->store = c10::make_intrusive<c10d::HashStore>();
   state->timeout = timeout;
-  state->hosts = {group::host_identity()};
+  state->machines = state->hosts = {group::host_identity()};
   state->gloo.timeout = timeout;
-  state->local_rank = environment.local_rank.value_or(0);
+  state->local_rank = state->device = environment.local_rank.value_or(0);
   state->local_size = environment.local_world_size.value_or(1);
   group::connect(*state);
   return ProcessGroup(std::move(state));
@@ -139,9 +146,11 @@ ProcessGroup make_child(const State& parent, const std::string& prefix,
   for (int member : members) {
     if (member == parent.rank) state->rank = static_cast<int>(state->world_ranks.size());
     state->world_ranks.push_back(parent.world_ranks[member]);
+    state->machines.push_back(parent.machines[member]);
     state->hosts.push_back(parent.hosts[member]);
   }
-  find_local_place(*state);
+  find_places(*state);
+  state->device = parent.device;
   // Gloo itself would not say who is missing.
   group::gather_texts(*state, prefix, "", state->timeout);
   group::connect(*state);
@@ -236,10 +245,13 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   state->world_ranks = first_ranks(state->size);
   auto point = group::meet(options.init_method, lookup, environment, timeout);
   state->store = prefixed("init_" + std::to_string(calls++), point.store);
-  introduce(*state);
-  find_local_place(*state);
-  state->local_rank = environment.local_rank.value_or(state->local_rank);
-  state->local_size = environment.local_world_size.value_or(state->local_size);
+  claim_rank(*state);
+  introduce(*state, "rendezvous", options.node ? options.node : environment.node);
+  if (!options.node) {
+    state->local_rank = environment.local_rank.value_or(state->local_rank);
+    state->local_size = environment.local_world_size.value_or(state->local_size);
+  }
+  state->device = state->local_rank;
   state->gloo = choose_gloo(*state, options.interface, point.host);
   group::connect(*state);
   return ProcessGroup(std::move(state));
@@ -261,22 +273,27 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     // Each rank counts its own wraps, so that two of them do not meet each other's keys.
     const auto wraps = watched->add("brigade/wraps/" + std::to_string(state->rank), 1);
     state->store = prefixed("brigade/wrap_" + std::to_string(wraps), std::move(watched));
-    state->hosts =
-        group::gather_texts(*state, "wrap", group::host_identity(), state->timeout);
-    find_local_place(*state);
+    introduce(*state, "wrap", group::read_node(group::process_environment()));
+    state->device = state->local_rank;
     state->gloo = choose_gloo(*state, "", master_of(store));
+  } else {  // nobody can tell: as if on one host
+    state->machines = state->hosts =
+        std::vector<std::string>(static_cast<size_t>(state->size));
+    find_places(*state);
   }
   state->group = std::move(group);
   state->wrapped = true;
   return ProcessGroup(std::move(state));
 }
 
-ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks) const {
+ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
+                                     const std::string& name) const {
   check_can_make_groups(*state_);
   check_members(*state_, ranks);
+  const std::string id =
+      name.empty() ? std::to_string(state_->groups_made++) : "(" + name + ")";
   // The members are part of the prefix: ranks that disagree about them do not meet.
-  const std::string prefix =
-      "group_" + std::to_string(state_->groups_made++) + "(" + joined(ranks) + ")";
+  const std::string prefix = "group_" + id + "(" + joined(ranks) + ")";
   if (std::find(ranks.begin(), ranks.end(), state_->rank) == ranks.end()) return {};
   return make_child(*state_, prefix, ranks);
 }

@@ -24,9 +24,14 @@ struct ProcessGroup::State {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  // By rank: the number that users know it by, and the host it runs on (launch/network.h).
+  // Which of its host's devices a rank uses that is in several groups.
+  int device = 0;
+  // By rank: the number that users know it by, the machine it runs on (group/network.h),
+  // and the host that it counts to, which may be one of several on the machine.
   std::vector<int> world_ranks{0};
+  std::vector<std::string> machines;
   std::vector<std::string> hosts;
+  HostLayout layout;
   // Where the groups made from this one listen.
   torch_port::GlooOptions gloo;
   // Counters that are equal on all ranks because the calls that advance them are

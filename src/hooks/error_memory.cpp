@@ -11,9 +11,17 @@ at::Tensor ErrorMemory::of(const Bucket& bucket) {
   at::Tensor& flat = flat_[bucket.names().front()];
   if (!flat.defined() || !fits(bucket, flat)) {
     flat = assemble(bucket);
+    division_.erase(bucket.names().front());
     drop_left_behind();
   }
   return flat;
+}
+
+bool ErrorMemory::moved(const Bucket& bucket, const std::string& division) {
+  std::string& last = division_[bucket.names().front()];
+  if (last == division) return false;
+  last = division;
+  return true;
 }
 
 // Buckets that were rebuilt leave tensors behind that no parameter looks into any more.
@@ -61,6 +69,7 @@ void ErrorMemory::save(HookState& state) const {
 
 void ErrorMemory::load(const HookState& state) {
   flat_.clear();
+  division_.clear();
   errors_.clear();
   const std::string prefix = kErrorPrefix;
   for (const auto& [key, tensor] : state.tensors) {

@@ -17,6 +17,10 @@ class ErrorMemory {
   // The errors of the bucket's parameters, as one float32 tensor of the buffer's length.
   // They are zero at first. What is written into the tensor is kept for the next step.
   at::Tensor of(const Bucket& bucket);
+  // To be called after of(). False: they are as the last step left them, under the same
+  // `division` of the values among the ranks. True: they come from elsewhere, from other
+  // buckets, another division or a checkpoint.
+  bool moved(const Bucket& bucket, const std::string& division);
 
   void save(HookState& state) const;
   void load(const HookState& state);
@@ -27,7 +31,9 @@ class ErrorMemory {
   void drop_left_behind();
 
   std::map<std::string, at::Tensor> errors_;  // views into the flat tensors below
-  std::map<std::string, at::Tensor> flat_;    // by the name of the first parameter
+  // By the name of the first parameter.
+  std::map<std::string, at::Tensor> flat_;
+  std::map<std::string, std::string> division_;
 };
 
 }  // namespace brigade

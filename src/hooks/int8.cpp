@@ -10,30 +10,43 @@ namespace {
 
 class Int8Hook : public Hook {
  public:
+  explicit Int8Hook(bool flat) : exchange_(make_int8_codec(), flat), flat_(flat) {}
   std::string name() const override { return "int8"; }
+  std::string fingerprint() const override { return flat_ ? "int8:flat=1" : "int8"; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    at::Tensor error = comm.size() > 1 ? errors_.of(bucket) : at::Tensor();
+    at::Tensor error;
+    bool moved = false;
+    if (comm.size() > 1) {
+      division_ = exchange_.division(comm);
+      error = errors_.of(bucket);
+      moved = errors_.moved(bucket, division_);
+    }
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), error, comm);
+    co_await exchange_.all_reduce(values.values(), error, comm, moved);
     co_return values.give_back();
   }
 
   HookState state() const override {
     HookState state;
     errors_.save(state);
+    if (!division_.empty()) state.values["own.division"] = division_;
     return state;
   }
   void load_state(const HookState& state) override { errors_.load(state); }
   void reset() override { errors_ = {}; }
 
  private:
-  TwoPhase exchange_{make_int8_codec()};
+  TwoPhase exchange_;
+  const bool flat_;
   ErrorMemory errors_;
+  // Of the last step. A checkpoint has it for its reader: whatever it is, errors that are
+  // loaded count where they are.
+  std::string division_;
 };
 
 }  // namespace
 
-std::shared_ptr<Hook> make_int8() { return std::make_shared<Int8Hook>(); }
+std::shared_ptr<Hook> make_int8(bool flat) { return std::make_shared<Int8Hook>(flat); }
 
 }  // namespace brigade

@@ -7,7 +7,7 @@
 namespace brigade {
 
 // Sends one byte a value and a scale of 4 bytes for each 256 values: 1.016 bytes instead of
-// float32's 4. What is rounded away is added in the next step.
-std::shared_ptr<Hook> make_int8();
+// float32's 4. What is rounded away is added in the next step. `flat`: as in TwoPhase.
+std::shared_ptr<Hook> make_int8(bool flat);
 
 }  // namespace brigade

@@ -8,9 +8,10 @@ namespace {
 
 class QuantizeHook : public Hook {
  public:
-  QuantizeHook(std::string name, std::unique_ptr<Codec> codec)
-      : name_(std::move(name)), exchange_(std::move(codec)) {}
+  QuantizeHook(std::string name, std::unique_ptr<Codec> codec, bool flat)
+      : name_(std::move(name)), flat_(flat), exchange_(std::move(codec), flat) {}
   std::string name() const override { return name_; }
+  std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     FloatValues values(bucket.buffer());
@@ -20,16 +21,19 @@ class QuantizeHook : public Hook {
 
  private:
   std::string name_;
+  bool flat_;
   TwoPhase exchange_;
 };
 
 }  // namespace
 
-std::shared_ptr<Hook> make_quantize_per_tensor() {
-  return std::make_shared<QuantizeHook>("quantize_per_tensor", make_affine_tensor_codec());
+std::shared_ptr<Hook> make_quantize_per_tensor(bool flat) {
+  return std::make_shared<QuantizeHook>("quantize_per_tensor", make_affine_tensor_codec(),
+                                        flat);
 }
-std::shared_ptr<Hook> make_quantize_per_channel() {
-  return std::make_shared<QuantizeHook>("quantize_per_channel", make_affine_block_codec());
+std::shared_ptr<Hook> make_quantize_per_channel(bool flat) {
+  return std::make_shared<QuantizeHook>("quantize_per_channel", make_affine_block_codec(),
+                                        flat);
 }
 
 }  // namespace brigade

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "base/option_spec.h"
 #include "brigade/hooks/power_sgd.h"
@@ -15,16 +16,29 @@ namespace {
 using Make = std::shared_ptr<Hook> (*)(const base::OptionSpec&);
 using Wrap = std::shared_ptr<Hook> (*)(std::shared_ptr<Hook>);
 
+// May stand before a '+'.
+struct Wrapper {
+  std::string_view name;
+  Wrap wrap;
+};
+constexpr std::array kWrappers{Wrapper{"fp16", fp16_compress_wrapper},
+                               Wrapper{"bf16", bf16_compress_wrapper},
+                               Wrapper{"node", node_wrapper}};
+
 // A row of the table, with what only this file uses.
 struct Row {
   HookEntry entry;
   Make make;
-  Wrap wrap = nullptr;  // not null: may stand before a '+'
 };
 
 template <std::shared_ptr<Hook> (*factory)()>
 std::shared_ptr<Hook> plain(const base::OptionSpec&) {
   return factory();
+}
+
+template <std::shared_ptr<Hook> (*factory)(bool flat)>
+std::shared_ptr<Hook> dense(const base::OptionSpec& given) {
+  return factory(given.flag("flat", false));
 }
 
 template <std::shared_ptr<PowerSGDHook> (*factory)(PowerSGDOptions)>
@@ -50,24 +64,26 @@ const std::vector<std::string_view> kPowerSGDOptions{"rank", "start", "min_rate"
 const std::array kRows{
     Row{{"allreduce", "the exact mean, in the gradients' own dtype", {}, 1e-5, false},
         plain<make_allreduce>},
-    Row{{"fp16", "send fp16, sum in fp32: half the bytes", {}, 1e-3, false},
-        plain<make_fp16>,
-        fp16_compress_wrapper},
-    Row{{"bf16", "send bf16, sum in fp32: half the bytes, float's range", {}, 8e-3, false},
-        plain<make_bf16>,
-        bf16_compress_wrapper},
+    Row{{"fp16", "send fp16, sum in fp32: half the bytes", {"flat"}, 1e-3, false},
+        dense<make_fp16>},
+    Row{{"bf16",
+         "send bf16, sum in fp32: half the bytes, float's range",
+         {"flat"},
+         8e-3,
+         false},
+        dense<make_bf16>},
     Row{{"quantize_per_tensor",
          "affine uint8, one scale a chunk: a quarter of the bytes",
-         {},
+         {"flat"},
          5e-2,
          false},
-        plain<make_quantize_per_tensor>},
+        dense<make_quantize_per_tensor>},
     Row{{"quantize_per_channel",
          "affine uint8, a scale for each 512 values",
-         {},
+         {"flat"},
          1e-2,
          false},
-        plain<make_quantize_per_channel>},
+        dense<make_quantize_per_channel>},
     Row{{"powersgd", "low-rank matrices: rank (rows + columns) numbers for rows x columns",
          kPowerSGDOptions, 1.0, true},
         power_sgd<make_power_sgd>},
@@ -79,10 +95,10 @@ const std::array kRows{
         plain<make_noop>},
     Row{{"int8",
          "int8 with a scale for each 256 values and error feedback",
-         {},
+         {"flat"},
          1.5e-2,
          true},
-        plain<make_int8>},
+        dense<make_int8>},
 };
 
 const std::vector<HookEntry>& entries() {
@@ -94,11 +110,10 @@ const std::vector<HookEntry>& entries() {
   return all;
 }
 
-std::vector<std::string_view> names(bool wrappers_only) {
+template <class Table, class Name>
+std::vector<std::string_view> names(const Table& table, Name name) {
   std::vector<std::string_view> list;
-  for (const Row& row : kRows) {
-    if (!wrappers_only || row.wrap) list.push_back(row.entry.name);
-  }
+  for (const auto& row : table) list.push_back(std::invoke(name, row));
   return list;
 }
 
@@ -107,12 +122,21 @@ const Row& find(std::string_view name) {
                                   [&](const Row& row) { return row.entry.name == name; });
   if (found == kRows.end()) {
     const std::vector<std::string> own = registered_names();
-    std::vector<std::string_view> known = names(false);
+    std::vector<std::string_view> known =
+        names(kRows, [](const Row& row) { return row.entry.name; });
     known.insert(known.end(), own.begin(), own.end());
     throw ConfigError("no hook named '" + std::string(name) + "'" +
                       base::suggestion(name, known));
   }
   return *found;
+}
+
+Wrap find_wrapper(std::string_view name) {
+  const auto found = std::ranges::find(kWrappers, name, &Wrapper::name);
+  if (found != kWrappers.end()) return found->wrap;
+  if (!registered_factory(name)) find(name);  // throws, unless it is a hook
+  throw ConfigError("hook '" + std::string(name) + "' can't stand before '+'" +
+                    base::suggestion(name, names(kWrappers, &Wrapper::name)));
 }
 
 }  // namespace
@@ -122,13 +146,7 @@ std::span<const HookEntry> hook_table() { return entries(); }
 std::shared_ptr<Hook> make_hook(std::string_view spec) {
   const size_t plus = spec.find('+');
   if (plus != std::string_view::npos) {
-    const std::string_view outer = spec.substr(0, plus);
-    const Row* row = registered_factory(outer) ? nullptr : &find(outer);
-    if (!row || !row->wrap) {
-      throw ConfigError("hook '" + std::string(outer) + "' can't stand before '+'" +
-                        base::suggestion(outer, names(true)));
-    }
-    return row->wrap(make_hook(spec.substr(plus + 1)));
+    return find_wrapper(spec.substr(0, plus))(make_hook(spec.substr(plus + 1)));
   }
   const size_t colon = spec.find(':');
   const std::string_view name = spec.substr(0, colon);

@@ -39,6 +39,7 @@ TEST(Environment, UnderstandsTorchrun) {
                       {"WORLD_SIZE", "8"},
                       {"LOCAL_RANK", "1"},
                       {"LOCAL_WORLD_SIZE", "4"},
+                      {"GROUP_RANK", "1"},
                       {"MASTER_ADDR", "node0"},
                       {"MASTER_PORT", "29501"},
                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -51,6 +52,7 @@ TEST(Environment, UnderstandsTorchrun) {
   EXPECT_EQ(found.world_size, 8);
   EXPECT_EQ(found.local_rank, 1);
   EXPECT_EQ(found.local_world_size, 4);
+  EXPECT_EQ(found.node, 1);
   EXPECT_TRUE(found.agent_store);
   EXPECT_EQ(found.restart_count, 2);
   EXPECT_FALSE(found.single_host());
@@ -72,6 +74,7 @@ TEST(Environment, UnderstandsSlurm) {
   EXPECT_EQ(found.source, "SLURM");
   EXPECT_EQ(found.rank, 5);
   EXPECT_EQ(found.world_size, 7);
+  EXPECT_EQ(found.node, 1);
   EXPECT_EQ(found.local_rank, 1);
   EXPECT_EQ(found.local_world_size, 3);
   Master master = read_master(lookup, found);

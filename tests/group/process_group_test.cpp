@@ -134,6 +134,39 @@ TEST(ProcessGroup, SubgroupsAreConsecutiveRanksOrThoseOfOneHost) {
   });
 }
 
+TEST(ProcessGroup, KnowsWhichRanksShareAHost) {
+  const testing::RankOptions shared{.hosts = {4, 7, 4, 7, 4}};
+  const auto body = [](ProcessGroup group) {
+    const HostLayout& layout = group.layout();
+    EXPECT_EQ(layout.text(), "2 hosts x 2 of 2 to 3 ranks");
+    EXPECT_TRUE(layout.shares_hosts());
+    EXPECT_EQ(layout.host_of, (std::vector<int>{0, 1, 0, 1, 0}));
+    EXPECT_EQ(layout.ranks, (std::vector<std::vector<int>>{{0, 2, 4}, {1, 3}}));
+    EXPECT_EQ(layout.host, group.rank() % 2);
+    EXPECT_EQ(layout.place, group.rank() / 2);
+    EXPECT_EQ(group.local_rank(), layout.place);
+    EXPECT_EQ(group.local_size(), 3 - layout.host);
+    EXPECT_EQ(layout.peers().empty(), group.rank() == 4);
+    const ProcessGroup host = group.new_subgroups();
+    EXPECT_EQ(host.size(), 3 - layout.host);
+    EXPECT_FALSE(host.layout().shares_hosts());
+    expect_sum(host);
+    // By a name only its members make it, in any order.
+    if (const auto peers = layout.peers(); !peers.empty()) {
+      const ProcessGroup place = group.new_group(peers, "place");
+      EXPECT_EQ(place.layout().text(), "2 hosts x 1 rank");
+      EXPECT_EQ(place.rank(), layout.host);
+      expect_sum(place);
+    }
+    EXPECT_EQ(ProcessGroup::wrap(group.c10d()).layout().text(), "1 host x 5 ranks");
+  };
+  testing::run_ranks(5, body, shared);
+  testing::run_ranks(2, [](ProcessGroup group) {
+    EXPECT_EQ(group.layout().text(), "1 host x 2 ranks");
+    EXPECT_FALSE(group.layout().shares_hosts());
+  });
+}
+
 TEST(ProcessGroup, RefusesTensorsThatGlooWouldMisread) {
   testing::run_ranks(2, [](ProcessGroup group) {
     EXPECT_THROW(group.all_reduce(at::ones({4, 4}).t()), ConfigError);

@@ -73,8 +73,9 @@ int64_t bytes_on_the_wire() {
   throw std::runtime_error(std::string("no device ") + kDevice);
 }
 
+// What one rank sends, and, of it, to the other host; and what the host's device sent.
 struct Traffic {
-  int64_t counted = 0, wire = 0;
+  int64_t counted = 0, away = 0, wire = 0;
 };
 
 // Some real steps; what the hook counts and what the device does.
@@ -92,15 +93,19 @@ Traffic train(const ProcessGroup& group, const std::string& spec) {
   };
   for (int warm = 0; warm < 2; ++warm) step();  // connections, buckets
   group.barrier();
-  Traffic traffic{-ddp->hook_stats().total.bytes_sent, -bytes_on_the_wire()};
+  const HookTraffic before = ddp->hook_stats().total;
+  Traffic traffic{-before.bytes_sent, -before.bytes_to_other_hosts, -bytes_on_the_wire()};
   for (int count = 0; count < 6; ++count) step();
   group.barrier();  // everything has arrived
-  traffic.counted += ddp->hook_stats().total.bytes_sent;
+  const HookTraffic after = ddp->hook_stats().total;
+  traffic.counted += after.bytes_sent;
+  traffic.away += after.bytes_to_other_hosts;
   traffic.wire += bytes_on_the_wire();
   return traffic;
 }
 
-void work(int rank, const std::string& name, const std::string& table) {
+// The group of all ranks, of which this one is in the namespace `name`.
+ProcessGroup join(int rank, int ranks, const std::string& name) {
   enter(name);
   // As far as they know, the ranks are on two hosts.
   for (const char* variable : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
@@ -111,10 +116,14 @@ void work(int rank, const std::string& name, const std::string& table) {
   options.backend = "gloo";
   options.init_method = std::string("tcp://") + kMaster + ":29600";
   options.rank = rank;
-  options.world_size = 2;
+  options.world_size = ranks;
   options.timeout = std::chrono::seconds(20);
   options.interface = kDevice;
-  const ProcessGroup group = init_process_group(options);
+  return init_process_group(options);
+}
+
+void work(int rank, const std::string& name, const std::string& table) {
+  const ProcessGroup group = join(rank, 2, name);
   std::ostringstream text;
   bool agree = true;
   for (const char* spec :
@@ -124,7 +133,7 @@ void work(int rank, const std::string& name, const std::string& table) {
     const Traffic traffic = train(group, spec);
     const double ratio =
         static_cast<double>(traffic.wire) / static_cast<double>(traffic.counted);
-    agree &= ratio > 0.95 && ratio < 1.05;
+    agree &= ratio > 0.95 && ratio < 1.05 && traffic.away == traffic.counted;
     text << "rank " << rank << std::setw(38) << spec << std::setw(12) << traffic.counted
          << " counted" << std::setw(12) << traffic.wire << " on the wire, ratio "
          << std::setprecision(4) << ratio << "\n";
@@ -146,6 +155,52 @@ TEST_F(Cable, WhatIsCountedIsWhatIsSentWithinFivePercent) {
     ADD_FAILURE() << error.what();
   }
   std::cout << std::ifstream(table).rdbuf();
+}
+
+// What a host sends in the steps of train(), with that many ranks on each of the two.
+void work_on_shared_hosts(int rank, int ranks_per_host, const std::string& name,
+                          const std::string& table) {
+  const ProcessGroup group = join(rank, 2 * ranks_per_host, name);
+  for (const char* spec : {"int8", "fp16"}) {
+    const Traffic traffic = train(group, spec);
+    at::Tensor away = at::full({1}, traffic.away, at::kLong);
+    group.all_reduce(away);
+    if (rank != 0) continue;
+    std::ofstream(table, std::ios::app)
+        << spec << " " << ranks_per_host << " " << away.item<int64_t>() / 2 << " "
+        << traffic.wire << std::endl;
+  }
+}
+
+TEST_F(Cable, AHostSendsNoMoreWithMoreRanks) {
+  const testing::TemporaryFolder folder;
+  const std::string table = folder.path() + "/table";
+  setenv("OMP_NUM_THREADS", "1", 0);
+  try {
+    for (int each : {1, 2, 4}) {
+      launch(
+          2 * each,
+          [&](int rank) { work_on_shared_hosts(rank, each, names_[rank / each], table); },
+          {.grace = std::chrono::milliseconds(500),
+           .wall = std::chrono::milliseconds(90'000),
+           .prefix = false});
+    }
+  } catch (const LaunchError& error) {
+    ADD_FAILURE() << error.what();
+  }
+  std::map<std::string, double> alone;
+  std::ifstream rows(table);
+  int count = 0;
+  std::string spec;
+  double each = 0, counted = 0, wire = 0;
+  for (; rows >> spec >> each >> counted >> wire; ++count) {
+    std::cout << spec << ", 2 hosts x " << each << ": " << counted << " counted, " << wire
+              << " on the wire\n";
+    if (each == 1) alone[spec] = wire;
+    EXPECT_NEAR(wire / alone[spec], 1, 0.05) << spec << " x " << each;
+    EXPECT_NEAR(wire / counted, 1, 0.05) << spec << " x " << each;
+  }
+  EXPECT_EQ(count, 6);
 }
 
 }  // namespace

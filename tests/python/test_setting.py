@@ -16,7 +16,9 @@ def averages(spec, buckets):
         exact = exact_mean(module, data)
         found = step(model, data)
         assert same_on_all_ranks(found)
-    assert brigade.hook_stats(model).total.steps == 3
+    stats = brigade.hook_stats(model)
+    assert stats.total.steps == 3
+    assert stats.shape == "flat" and stats.total.bytes_to_other_hosts == 0  # one host
     return relative_error(found, exact)
 
 

@@ -67,6 +67,7 @@ void work(int rank, const std::function<void(ProcessGroup)>& body,
     ProcessGroupOptions group;
     group.backend = "gloo";
     group.timeout = options.timeout;
+    if (!options.hosts.empty()) group.node = options.hosts.at(static_cast<size_t>(rank));
     body(init_process_group(group));
   } catch (const std::exception& error) {
     failures.add(rank, std::string("exception: ") + error.what());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <vector>
 
 #include "brigade/process_group.h"
 
@@ -13,6 +14,8 @@ struct RankOptions {
   std::chrono::milliseconds timeout{20'000};
   // After this the workers are killed and the test fails.
   std::chrono::milliseconds wall{60'000};
+  // By rank, the number of its host. Empty: all are on one.
+  std::vector<int> hosts = {};
 };
 
 // Forks `ranks` workers; in each, makes the process group and calls `body`. GoogleTest

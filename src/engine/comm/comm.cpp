@@ -32,21 +32,27 @@ struct Started {
 struct Collective::Operation {
   Comm::Lane& lane;
   int64_t bytes_sent;
+  int64_t bytes_away;  // of them, to other hosts
+  // Empty: it only moves `stations` on.
   std::function<Started(c10d::ProcessGroup&)> issue;
   // Brings results that were staged in host memory to where the caller wants them.
   std::function<void()> unstage;
   int channel = 0;  // which of the station's connections
+  int stations = 1;
   Started started;
   Clock::time_point issued;
 
   void start() {
+    if (!issue) return;
     issued = Clock::now();
     started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
     std::lock_guard lock(lane.run.counting);
     ++lane.run.cost.collectives;
     lane.run.cost.bytes_sent += bytes_sent;
+    lane.run.cost.bytes_to_other_hosts += bytes_away;
   }
   void finish() {
+    if (!issue) return;
     // Complete by now: throws its error, orders the current stream behind it.
     started.wait();
     if (lane.run.engine->runs_inline()) {
@@ -77,13 +83,17 @@ bool Collective::await_ready() {
 
 void Collective::await_suspend(std::coroutine_handle<> waiting) {
   Comm::Lane& lane = operation_->lane;
-  if (lane.station + 1 == kStations) {
+  const auto stations = static_cast<size_t>(operation_->stations);
+  if (lane.station + stations >= kStations) {
     throw Error("a hook may await at most " + std::to_string(kStations - 1) +
                 " collectives one after the other; use split() for more");
   }
   operation_->start();
-  lane.move_on();
+  if (stations > 1)
+    lane.run.pipeline->pass(lane.order, lane.station + 1, lane.station + stations);
+  for (size_t count = 0; count < stations; ++count) lane.move_on();
   const size_t next = lane.station;
+  if (!operation_->issue) return lane.run.resume_at(next, lane.order, waiting);
   if (operation_->started.transfers) {
     return lane.run.resume_at(next, lane.order, waiting, operation_->started.transfers);
   }
@@ -156,15 +166,39 @@ int Comm::size() const { return lane_->group().size(); }
 const std::string& Comm::backend() const { return lane_->group().backend(); }
 bool Comm::works_on_device() const { return lane_->group().works_on_device(); }
 bool Comm::runs_inline() const { return lane_->run.engine->runs_inline(); }
-ProcessGroup Comm::host_group() const { return lane_->run.engine->host_group(); }
+const HostLayout& Comm::layout() const { return lane_->group().layout(); }
+ProcessGroup Comm::host_group() const { return lane_->run.engine->host_group(lane_->over); }
+ProcessGroup Comm::peer_group() const { return lane_->run.engine->peer_group(lane_->over); }
 int64_t Comm::step() const { return lane_->run.step; }
+int Comm::collectives_so_far() const { return static_cast<int>(lane_->station); }
+
+Collective Comm::sit_out(int count) {
+  TORCH_CHECK(count >= 0, "sit_out: ", count, " collectives, expected 0 or more");
+  if (count == 0 || runs_inline()) return Collective(nullptr);
+  std::unique_ptr<Collective::Operation> operation(
+      new Collective::Operation{*lane_, 0, 0, {}, {}});
+  operation->stations = count;
+  return Collective(std::move(operation));
+}
+
+namespace {
+
+// In a ring a rank sends everything to its neighbour.
+int64_t away_in_ring(const HostLayout& layout, int neighbour, int64_t bytes) {
+  const auto ranks = static_cast<int>(layout.host_of.size());
+  const auto to = static_cast<size_t>((neighbour + ranks) % ranks);
+  return layout.host_of[to] == layout.host ? 0 : bytes;
+}
+
+}  // namespace
 
 Collective Comm::all_reduce(at::Tensor tensor) {
   check("all_reduce", tensor);
   if (!tensor.is_sparse() && tensor.numel() == 0) return Collective(nullptr);
   at::Tensor staged = on_host(tensor, *lane_->run.engine);
+  const int64_t sent = 2 * payload_bytes(tensor) * (size() - 1) / size();
   return Collective(std::unique_ptr<Collective::Operation>(
-      new Collective::Operation{*lane_, 2 * payload_bytes(tensor) * (size() - 1) / size(),
+      new Collective::Operation{*lane_, sent, away_in_ring(layout(), rank() - 1, sent),
                                 [staged](c10d::ProcessGroup& group) {
                                   std::vector<at::Tensor> tensors{staged};
                                   return group.allreduce(tensors);
@@ -179,14 +213,14 @@ using Transfer =
     std::function<Started(c10d::ProcessGroup&, at::Tensor& to, at::Tensor& from)>;
 
 Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor& output,
-                    int64_t bytes_sent, Transfer issue) {
-  if (input.numel() == 0) return Collective(nullptr);
+                    int64_t bytes_sent, int64_t bytes_away, Transfer issue) {
+  if (input.numel() == 0 && output.numel() == 0) return Collective(nullptr);
   const engine::Engine& engine = *lane.run.engine;
   at::Tensor from = on_host(input, engine).flatten();
   at::Tensor to =
       output.is_cpu() || engine.runs_inline() ? output : at::empty_like(output, at::kCPU);
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
-      lane, bytes_sent,
+      lane, bytes_sent, bytes_away,
       [from, flat = to.flatten(), issue = std::move(issue)](
           c10d::ProcessGroup& group) mutable { return issue(group, flat, from); },
       copy_back(to, output)}));
@@ -194,11 +228,18 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
 
 // `to`, `from`: how much goes to each rank, and comes from it.
 Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64_t> to,
-                    const at::Tensor& output, std::vector<int64_t> from,
-                    int64_t bytes_sent) {
+                    const at::Tensor& output, std::vector<int64_t> from) {
+  const HostLayout& layout = lane.group().layout();
+  int64_t sent = 0, away = 0;
+  for (size_t rank = 0; rank < to.size(); ++rank) {
+    if (static_cast<int>(rank) == lane.group().rank()) continue;
+    sent += to[rank];
+    if (layout.host_of[rank] != layout.host) away += to[rank];
+  }
+  const auto size = static_cast<int64_t>(input.element_size());
   const bool runs_inline = lane.run.engine->runs_inline();
   return transfer(
-      lane, input, output, bytes_sent,
+      lane, input, output, sent * size, away * size,
       [to = std::move(to), from = std::move(from), runs_inline,
        limit = lane.group().timeout()](c10d::ProcessGroup& group, at::Tensor& output,
                                        at::Tensor& input) mutable -> Started {
@@ -211,7 +252,8 @@ Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64
 
 Collective Comm::all_gather(at::Tensor input, at::Tensor output) {
   check_parts("all_gather", output, input, size());
-  return transfer(*lane_, input, output, payload_bytes(input) * (size() - 1),
+  const int64_t sent = payload_bytes(input) * (size() - 1);
+  return transfer(*lane_, input, output, sent, away_in_ring(layout(), rank() + 1, sent),
                   [](c10d::ProcessGroup& group, at::Tensor& to, at::Tensor& from) {
                     return group._allgather_base(to, from);
                   });
@@ -222,8 +264,7 @@ Collective Comm::all_to_all(at::Tensor input, at::Tensor output) {
   TORCH_CHECK(input.numel() % size() == 0, "all_to_all: ", input.numel(),
               " elements can't be divided among ", size(), " ranks");
   const std::vector<int64_t> parts(static_cast<size_t>(size()), input.numel() / size());
-  return exchange(*lane_, input, parts, output, parts,
-                  payload_bytes(input) * (size() - 1) / size());
+  return exchange(*lane_, input, parts, output, parts);
 }
 
 Collective Comm::all_to_all(at::Tensor input, std::vector<int64_t> to, at::Tensor output,
@@ -232,10 +273,7 @@ Collective Comm::all_to_all(at::Tensor input, std::vector<int64_t> to, at::Tenso
   check_lengths("all_to_all: output", output, from, size());
   TORCH_CHECK(input.dtype() == output.dtype(), "all_to_all: dtypes differ: ", input.dtype(),
               " and ", output.dtype());
-  const int64_t kept = to[static_cast<size_t>(rank())];
-  const int64_t sent =
-      payload_bytes(input) - kept * static_cast<int64_t>(input.element_size());
-  return exchange(*lane_, input, std::move(to), output, std::move(from), sent);
+  return exchange(*lane_, input, std::move(to), output, std::move(from));
 }
 
 Collective Comm::all_to_others(at::Tensor input, at::Tensor output) {
@@ -245,7 +283,7 @@ Collective Comm::all_to_others(at::Tensor input, at::Tensor output) {
               " elements can't be divided among ", others, " other ranks");
   std::vector<int64_t> parts(static_cast<size_t>(size()), input.numel() / others);
   parts[static_cast<size_t>(rank())] = 0;
-  return exchange(*lane_, input, parts, output, parts, payload_bytes(input));
+  return exchange(*lane_, input, parts, output, parts);
 }
 
 Collective Comm::broadcast(at::Tensor tensor, int root) {
@@ -254,8 +292,9 @@ Collective Comm::broadcast(at::Tensor tensor, int root) {
               size());
   if (tensor.numel() == 0) return Collective(nullptr);
   at::Tensor staged = on_host(tensor, *lane_->run.engine);
+  const int64_t sent = rank() == root ? payload_bytes(tensor) : 0;
   return Collective(std::unique_ptr<Collective::Operation>(
-      new Collective::Operation{*lane_, rank() == root ? payload_bytes(tensor) : 0,
+      new Collective::Operation{*lane_, sent, layout().hosts() > 1 ? sent : 0,
                                 [staged, root](c10d::ProcessGroup& group) {
                                   std::vector<at::Tensor> tensors{staged};
                                   c10d::BroadcastOptions options;

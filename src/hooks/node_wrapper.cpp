@@ -1,0 +1,112 @@
+#include <ATen/ATen.h>
+
+#include "brigade/group_scope.h"
+#include "brigade/hook_wrapper.h"
+#include "brigade/hooks/registry.h"
+
+namespace brigade {
+namespace {
+
+// In a rank's state: how the ranks sat, and that the first of its host keeps it.
+constexpr const char* kShape = "own.shape";
+constexpr const char* kWithFirst = "own.with_first";
+
+std::string shape_of(const HostLayout& layout) {
+  if (!layout.shares_hosts()) return "flat";
+  std::string text = layout.text() + ", the first:";
+  for (const auto& there : layout.ranks) text += " " + std::to_string(there[0]);
+  return text;
+}
+
+// The ranks of a host await its last collective together, whatever the inner hook awaits
+// among the first ones: they meet at this one.
+constexpr int kLastCollective = 14;
+
+class NodeHook : public HookWrapper {
+ public:
+  using HookWrapper::HookWrapper;
+  std::string name() const override { return "node+" + inner().name(); }
+  std::string fingerprint() const override { return "node+" + inner().fingerprint(); }
+
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    const HostLayout& layout = comm.layout();
+    settle(layout);
+    if (!layout.shares_hosts() || bucket.buffer().is_sparse())
+      co_return co_await reduce_inner(bucket, comm);
+    at::Tensor buffer = bucket.buffer();
+    const ProcessGroup mates = comm.host_group(), firsts = comm.peer_group();
+    // So that the mean over the hosts is that over the ranks; first, so that no sum
+    // overflows.
+    buffer.mul_(static_cast<double>(layout.hosts()) / comm.size());
+    if (mates.size() > 1) {
+      GroupScope host(comm, mates);
+      co_await comm.all_reduce(buffer);
+    } else {
+      co_await comm.sit_out();
+    }
+    if (layout.place == 0) {
+      GroupScope between(comm, firsts);
+      at::Tensor result = co_await reduce_inner(bucket, comm);
+      if (!result.is_same(buffer)) buffer.copy_(result);
+    }
+    if (comm.collectives_so_far() > kLastCollective)
+      throw Error(name() + ": the hook awaits more than 12 collectives in a row");
+    co_await comm.sit_out(kLastCollective - comm.collectives_so_far());
+    if (mates.size() > 1) {
+      GroupScope host(comm, mates);
+      co_await comm.broadcast(buffer, 0);
+    } else {
+      co_await comm.sit_out();
+    }
+    co_return buffer;
+  }
+
+  // Only the first ranks have any.
+  HookState state() const override {
+    if (!first_) return {.tensors = {}, .values = {{kShape, shape_}, {kWithFirst, "1"}}};
+    HookState state = HookWrapper::state();
+    if (!shape_.empty()) state.values[kShape] = shape_;
+    return state;
+  }
+  void load_state(const HookState& state) override {
+    HookState inner_state = state;
+    inner_state.values.erase(kShape);
+    first_ = inner_state.values.erase(kWithFirst) == 0;
+    shape_.clear();
+    if (const auto shape = state.values.find(kShape); shape != state.values.end())
+      shape_ = shape->second;
+    if (first_) {
+      HookWrapper::load_state(inner_state);
+    } else {
+      HookWrapper::reset();
+    }
+  }
+  void reset() override {
+    HookWrapper::reset();
+    first_ = true;
+    shape_.clear();
+  }
+
+ private:
+  void settle(const HostLayout& layout) {
+    const std::string shape = shape_of(layout);
+    if (!shape_.empty() && shape_ != shape) {
+      throw Error(name() + ": its state is of '" + shape_ + "', but the ranks are '" +
+                  shape + "'; load combine_states() of all ranks' states, or reset()");
+    }
+    shape_ = shape;
+    first_ = layout.place == 0 || !layout.shares_hosts();
+  }
+
+  // Of the last step, or of the state that was loaded; empty: neither.
+  std::string shape_;
+  bool first_ = true;
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> node_wrapper(std::shared_ptr<Hook> inner) {
+  return std::make_shared<NodeHook>(std::move(inner));
+}
+
+}  // namespace brigade
