@@ -134,6 +134,29 @@ TEST(Bench, RunsOverAShapedLink) {
   EXPECT_TRUE(bench.json()["rows"][1]["verified"]);
 }
 
+TEST(Bench, MakesHostsWithSeveralRanks) {
+  const std::string why = testing::why_no_network_namespaces();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const Program bench({"bench", "--sizes", "1M", "--steps", "1", "--hooks",
+                       "int8,int8:flat=1,node+allreduce", "--hosts", "2", "-n", "2",
+                       "--link", "1gbit"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json rows = bench.json()["rows"];
+  EXPECT_EQ(bench.json()["ranks"], 4);
+  EXPECT_EQ(rows[0]["shape"], "2 hosts x 2 ranks");
+  EXPECT_EQ(rows[1]["shape"], "flat");
+  EXPECT_EQ(rows[2]["shape"], "2 hosts x 2 ranks");
+  EXPECT_NEAR(rows[1]["host_bytes"].get<double>() / rows[0]["host_bytes"].get<double>(), 2,
+              0.02);
+  for (const json& row : rows) EXPECT_TRUE(row["verified"]) << row.dump();
+}
+
+TEST(Bench, HostsNeedALink) {
+  const auto bench = testing::run_command({brigade_program(), "bench", "--hosts", "2"});
+  EXPECT_EQ(bench.exit_code, 2);
+  EXPECT_NE(bench.err.find("--link"), std::string::npos) << bench.err;
+}
+
 TEST(Bench, LeavesNothingWhenItIsInterrupted) {
   const TemporaryFolder folder;
   const std::string mark = "BENCH_TEST_" + std::to_string(getpid());

@@ -79,6 +79,21 @@ TEST(Workers, ThoseThatMeasureHaveOneThreadAndKeepTheirMemory) {
   before ? setenv("OMP_NUM_THREADS", threads.c_str(), 1) : unsetenv("OMP_NUM_THREADS");
 }
 
+TEST(Workers, OnALinkOfSharedHostsEachKnowsItsPlace) {
+  const std::string why = testing::why_no_network_namespaces();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const ShapedLink link(2, 1e9, 2);
+  run_workers(
+      measuring_workers(4, "cpu", &link),
+      {"sh", "-c",
+       "test $LOCAL_WORLD_SIZE = 2 && test $((GROUP_RANK * 2 + LOCAL_RANK)) = $RANK"});
+  run_workers({.workers = 4, .link = &link}, [](const Worker& worker) {
+    const HostLayout& layout = worker.group.layout();
+    if (layout.text() != "2 hosts x 2 ranks" || layout.host != worker.group.rank() / 2)
+      throw Error("they sit as " + layout.text());
+  });
+}
+
 TEST(Workers, OnALinkEachIsAHostOfItsOwn) {
   const std::string why = testing::why_no_network_namespaces();
   if (!why.empty()) GTEST_SKIP() << why;

@@ -46,9 +46,24 @@ TEST(PlanModel, RanksOfOneHostShareItsLinkUnlessARingGoesThroughThem) {
   const Job job{.hosts = 2, .ranks_per_host = 4, .link_bits = kGbit};
   const Prediction ring = predict(job, {}, allreduce(), kOneBucket);
   EXPECT_NEAR(ring.link_seconds, ring.wire_bytes * 8 / (kGbit * kGoodput), 1e-9);
-  const Prediction spread = predict(job, {}, int8(0), {{kValues, kValues}});
+  HookCost flat = int8(0);
+  flat.spec = "int8:flat=1";
+  const Prediction spread = predict(job, {}, flat, {{kValues, kValues}});
   EXPECT_NEAR(spread.link_seconds, spread.wire_bytes * 4 * 4 / 7 * 8 / (kGbit * kGoodput),
               1e-9);
+}
+
+TEST(PlanModel, AnExchangeThatKnowsHostsSendsFromAHostAsIfItHadOneRank) {
+  const auto link_seconds = [](int ranks_per_host) {
+    const Job job{.hosts = 4, .ranks_per_host = ranks_per_host, .link_bits = kGbit};
+    return predict(job, {}, int8(0), {{kValues, kValues}}).link_seconds;
+  };
+  EXPECT_NEAR(link_seconds(1), 2 * 3.0 / 4 * kValues * 8 / (kGbit * kGoodput), 1e-9);
+  EXPECT_NEAR(link_seconds(8), link_seconds(1), 1e-9);
+  // Inside, three quarters of the values go out as float32, and the own quarter to three.
+  const Job pair{.hosts = 2, .ranks_per_host = 4};
+  EXPECT_NEAR(predict(pair, {}, int8(0), {{kValues, kValues}}).wire_bytes,
+              kValues / 4.0 + 0.75 * 5 * kValues, 1e-6);
 }
 
 TEST(PlanModel, OneHostNeedsNoLink) {

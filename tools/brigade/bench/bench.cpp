@@ -27,6 +27,7 @@ struct BenchOptions {
   std::string hooks;
   std::string sizes = "1M:64M:4";
   int ranks = 2;
+  int hosts = 0;  // 0: on a link every rank is one
   std::string link;
   std::string device = "cpu";
   double seconds = 0.5;
@@ -36,6 +37,9 @@ struct BenchOptions {
 
   std::vector<std::string> specs;
   std::vector<int64_t> bytes;
+
+  int ranks_per_host() const { return hosts > 0 ? ranks : 1; }
+  int all_ranks() const { return hosts > 0 ? hosts * ranks : ranks; }
 };
 
 // Low-rank hooks reproduce gradients of low rank up to the rounding of float32 products.
@@ -46,8 +50,9 @@ bool verified(const ReductionCheck& check, double tolerance) {
          check.low_rank_error <= kLowRankTolerance;
 }
 
+// `host_bytes`: what a host sends to the others in a step.
 json row_of(const std::string& spec, int64_t bytes, int ranks, const ReductionTimes& times,
-            const ReductionCheck& check) {
+            const ReductionCheck& check, double host_bytes) {
   const double p50 = quantile(times.seconds, 0.5);
   const double algorithm = static_cast<double>(bytes) / p50 / 1e9;
   const double tolerance = tolerance_of(spec);
@@ -62,6 +67,8 @@ json row_of(const std::string& spec, int64_t bytes, int ranks, const ReductionTi
               {"algbw_gb_s", algorithm},
               {"busbw_gb_s", algorithm * 2 * (ranks - 1) / ranks},
               {"wire_bytes", times.traffic.bytes_sent},
+              {"host_bytes", host_bytes},
+              {"shape", times.shape},
               {"collectives", times.traffic.collectives}};
   if (tolerance < 0) return row;  // not a mean
   row["error"] = check.error;
@@ -99,6 +106,12 @@ std::string line_of(const json& row, const Terminal& terminal) {
                                  : terminal.paint(Paint::red, "WRONG"));
 }
 
+double mean_over_hosts(const Worker& worker, double mine) {
+  const at::Tensor sum = at::full({1}, mine, at::kDouble).to(worker.device);
+  worker.group.all_reduce(sum);
+  return sum.item<double>() / worker.group.layout().hosts();
+}
+
 // In a worker, for all sizes and hooks.
 void measure(const Worker& worker, const BenchOptions& options, const Answers& answers) {
   Terminal terminal;
@@ -111,8 +124,10 @@ void measure(const Worker& worker, const BenchOptions& options, const Answers& a
       const int least = options.steps > 0 ? options.steps : 5;
       const int most = options.steps > 0 ? options.steps : 1000;
       const ReductionTimes times = reduction.time(spec, options.seconds, least, most);
+      const double host_bytes =
+          mean_over_hosts(worker, static_cast<double>(times.traffic.bytes_to_other_hosts));
       if (!speaks) continue;
-      const json row = row_of(spec, bytes, worker.group.size(), times, check);
+      const json row = row_of(spec, bytes, worker.group.size(), times, check, host_bytes);
       answers.add(row);
       terminal.line(line_of(row, terminal));
     }
@@ -122,7 +137,7 @@ void measure(const Worker& worker, const BenchOptions& options, const Answers& a
 void check_memory(const BenchOptions& options) {
   // Parameters, gradients, buckets, a hook's state, and the exact mean in float64.
   const int64_t largest = *std::max_element(options.bytes.begin(), options.bytes.end());
-  const double needed = 10.0 * static_cast<double>(largest) * options.ranks;
+  const double needed = 10.0 * static_cast<double>(largest) * options.all_ranks();
   const double there = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) *
                        static_cast<double>(sysconf(_SC_PAGESIZE));
   const double all = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
@@ -130,16 +145,20 @@ void check_memory(const BenchOptions& options) {
   // What is not free may be cache; what is more than there is cannot be had.
   if (needed > std::max(there, 0.9 * all)) {
     throw ConfigError("--sizes has " + size_text(static_cast<double>(largest)) + ": " +
-                      std::to_string(options.ranks) + " ranks need about " +
+                      std::to_string(options.all_ranks()) + " ranks need about " +
                       size_text(needed) + " of memory for it, this machine has " +
                       size_text(all) + "; take a smaller size or fewer ranks");
   }
 }
 
 json set_up(const BenchOptions& options, const std::string& link) {
-  return {{"ranks", options.ranks},   {"link", link},
-          {"device", options.device}, {"hooks", options.specs},
-          {"sizes", options.bytes},   {"seconds_per_row", options.seconds}};
+  return {{"ranks", options.all_ranks()},
+          {"ranks_per_host", options.ranks_per_host()},
+          {"link", link},
+          {"device", options.device},
+          {"hooks", options.specs},
+          {"sizes", options.bytes},
+          {"seconds_per_row", options.seconds}};
 }
 
 // Throws Error that names the rows that are wrong.
@@ -156,17 +175,25 @@ void judge(const json& rows) {
 }
 
 void run_bench(BenchOptions options) {
+  if (options.all_ranks() < 2)
+    throw ConfigError("-n " + std::to_string(options.ranks) +
+                      ": one rank has nobody to send to; take 2 or more");
   options.specs = choose_hooks(options.hooks);
   options.bytes = parse_sizes(options.sizes, "--sizes");
   check_memory(options);
-  const auto link = link_from(options.link, options.ranks);
+  const auto link = link_from(options.link, options.all_ranks() / options.ranks_per_host(),
+                              options.ranks_per_host());
+  if (options.hosts > 0 && !link)
+    throw ConfigError("--hosts makes a network: take --link RATE with it");
   if (link && options.device == "cuda")
     throw ConfigError("--link shapes Gloo's traffic: take --device cpu with it");
   const std::string over = link ? link->rate() : "loopback";
   const WorkerOptions workers =
-      measuring_workers(options.ranks, options.device, link.get());
+      measuring_workers(options.all_ranks(), options.device, link.get());
   Terminal terminal;
-  terminal.line(std::to_string(options.ranks) + " ranks over " + over +
+  const std::string where =
+      options.hosts > 0 ? " on " + std::to_string(options.hosts) + " hosts" : "";
+  terminal.line(std::to_string(options.all_ranks()) + " ranks" + where + " over " + over +
                 ", times of rank 0; algbw and busbw in GB/s");
   terminal.line(terminal.paint(Paint::bold, head()));
   const Answers answers;
@@ -191,6 +218,7 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
       "Examples:\n"
       "  brigade bench --sizes 1M:256M --hooks allreduce,fp16,powersgd:rank=2\n"
       "  brigade bench -n 4 --link 100mbit --against-pytorch --json bench.json\n"
+      "  brigade bench --hosts 2 -n 2 --link 1gbit --hooks allreduce,int8,int8:flat=1\n"
       "docs/bench_and_plan.md has what the columns mean.");
   add_hooks_option(*bench, options->hooks);
   bench
@@ -198,9 +226,13 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
                    "of the gradients: 16M, 1M:256M (doubling), 1M:256M:4, or several by "
                    "comma")
       ->capture_default_str();
-  bench->add_option("-n,--ranks", options->ranks, "processes")
-      ->check(CLI::Range(2, 64))
+  bench->add_option("-n,--ranks", options->ranks, "processes; with --hosts, of each host")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  bench
+      ->add_option("--hosts", options->hosts,
+                   "with --link: hosts, each with -n ranks; else every rank is a host")
+      ->check(CLI::Range(1, 64));
   bench->add_option("--link", options->link,
                     "over a network of this rate (100mbit, 1gbit) instead of loopback; "
                     "root only");

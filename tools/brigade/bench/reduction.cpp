@@ -184,7 +184,9 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
   times.seconds.clear();
   times.cpu_seconds.clear();
   for (int step = 0; step < steps; ++step) timed_step();
-  times.traffic = state.ddp->hook_stats().last_step;
+  const HookStats stats = state.ddp->hook_stats();
+  times.traffic = stats.last_step;
+  times.shape = stats.shape;
   times.buckets = static_cast<int64_t>(state.ddp->logging_data().bucket_bytes.size());
   return times;
 }

@@ -29,6 +29,7 @@ struct ReductionTimes {
   std::vector<double> seconds;
   std::vector<double> cpu_seconds;
   HookTraffic traffic;  // of the last step, on this rank
+  std::string shape;    // HookStats' own
   int64_t buckets = 0;
 };
 

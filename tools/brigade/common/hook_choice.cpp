@@ -92,10 +92,11 @@ double tolerance_of(const std::string& spec) {
   for (size_t begin = 0; begin <= spec.size();) {
     const size_t end = std::min(spec.find('+', begin), spec.size());
     const std::string part = spec.substr(begin, end - begin);
+    begin = end + 1;
+    if (part == "node") continue;  // exact
     const double one = entry_of(part.substr(0, part.find(':'))).tolerance;
     if (one < 0) return one;
     sum += one;
-    begin = end + 1;
   }
   return sum;
 }

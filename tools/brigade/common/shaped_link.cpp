@@ -124,8 +124,8 @@ std::string ShapedLink::missing() {
   return "";
 }
 
-ShapedLink::ShapedLink(int hosts, double bits_per_second)
-    : rate_(rate_text(bits_per_second)) {
+ShapedLink::ShapedLink(int hosts, double bits_per_second, int ranks_per_host)
+    : ranks_per_host_(ranks_per_host), rate_(rate_text(bits_per_second)) {
   try {
     switch_ = new_namespace();
     run(switch_, "ip link add brgs type bridge");
@@ -166,14 +166,14 @@ std::string ShapedLink::address(int place) {
 
 void ShapedLink::enter(int place) const {
   if (setns(namespaces_.at(static_cast<std::size_t>(place)), CLONE_NEWNET) != 0) {
-    throw Error("cannot enter the network namespace of rank " + std::to_string(place) +
+    throw Error("cannot enter the network namespace of host " + std::to_string(place) +
                 ": " + std::strerror(errno));
   }
 }
 
 ProcessGroup ShapedLink::join(int rank,
                               std::optional<std::chrono::milliseconds> timeout) const {
-  enter(rank);
+  enter(host_of(rank));
   // The launcher speaks of one host, and of a store on it that can't be reached from here.
   for (const char* name :
        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -186,18 +186,19 @@ ProcessGroup ShapedLink::join(int rank,
   options.backend = "gloo";
   options.init_method = "tcp://" + address(0) + ":" + std::to_string(kPort);
   options.rank = rank;
-  options.world_size = hosts();
+  options.world_size = hosts() * ranks_per_host_;
   options.timeout = timeout;
   options.interface = kInterface;
   return init_process_group(options);
 }
 
-std::unique_ptr<ShapedLink> link_from(const std::string& rate, int hosts) {
+std::unique_ptr<ShapedLink> link_from(const std::string& rate, int hosts,
+                                      int ranks_per_host) {
   if (rate.empty() || rate == "loopback") return nullptr;
   const double bits_per_second = parse_rate(rate, "--link");
   const std::string why = ShapedLink::missing();
   if (!why.empty()) throw ConfigError("--link cannot be used here: " + why);
-  return std::make_unique<ShapedLink>(hosts, bits_per_second);
+  return std::make_unique<ShapedLink>(hosts, bits_per_second, ranks_per_host);
 }
 
 }  // namespace brigade::tool

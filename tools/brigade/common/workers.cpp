@@ -77,13 +77,16 @@ void share_gpus(const WorkerOptions& options, int rank) {
 
 // Moves a process that will become a program to its host; torchrun's variables say so.
 void enter_host(const ShapedLink& link, int rank) {
-  link.enter(rank);
+  link.enter(link.host_of(rank));
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  for (const auto& [name, value] : {std::pair<const char*, std::string>{"LOCAL_RANK", "0"},
-                                    {"LOCAL_WORLD_SIZE", "1"},
-                                    {"MASTER_ADDR", ShapedLink::address(0)},
-                                    {"MASTER_PORT", "29601"},  // of the link's own network
-                                    {"GLOO_SOCKET_IFNAME", ShapedLink::kInterface}}) {
+  const int each = link.ranks_per_host();
+  for (const auto& [name, value] :
+       {std::pair<const char*, std::string>{"LOCAL_RANK", std::to_string(rank % each)},
+        {"LOCAL_WORLD_SIZE", std::to_string(each)},
+        {"GROUP_RANK", std::to_string(link.host_of(rank))},
+        {"MASTER_ADDR", ShapedLink::address(0)},
+        {"MASTER_PORT", "29601"},  // of the link's own network
+        {"GLOO_SOCKET_IFNAME", ShapedLink::kInterface}}) {
     setenv(name, value.c_str(), 1);
   }
   // These hosts have no names; LibTorch warns of that for each connection.

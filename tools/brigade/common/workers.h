@@ -24,8 +24,8 @@ struct WorkerOptions {
   std::string backend = "auto";
   // "cpu" or "cuda". Worker r has GPU r; where there are fewer GPUs, several share one.
   std::string device = "cpu";
-  // Null: all are on this host and talk over loopback. Else each is a host of its own, and
-  // they talk over the link by Gloo. REQUIRES: it has as many hosts as there are workers.
+  // Null: all are on this host and talk over loopback. Else they are on the link's hosts,
+  // and talk over it by Gloo. REQUIRES: it has as many ranks as there are workers.
   const ShapedLink* link = nullptr;
   // Each worker has one thread unless OMP_NUM_THREADS says otherwise, and keeps the memory
   // it frees, so that times do not depend on the kernel's work.

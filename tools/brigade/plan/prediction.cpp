@@ -49,9 +49,10 @@ struct Servers {
   double backward_free = 0;
 };
 
-// Times of one phase of one piece.
-struct PhaseCost {
-  double link, transport, latency;
+// One phase of one piece: what a rank sends, what its host sends to others, and how many
+// messages follow one another.
+struct PhaseTraffic {
+  double rank_bytes, host_bytes, hops;
 };
 
 class Simulation {
@@ -126,7 +127,7 @@ class Simulation {
     double end = servers_.compute(event.ready, seconds,
                                   servers_.station_free[static_cast<size_t>(event.stage)]);
     if (event.stage < phases) {
-      end = collective(end, event.load.payload_bytes / phases);
+      end = collective(end, event.load);
       Event next = event;
       next.ready = end;
       ++next.stage;
@@ -161,33 +162,56 @@ class Simulation {
   double more_ranks() const {
     const double others = (ranks_ - 1.0) / ranks_;
     if (cost_.kind.low_rank) return 1;
+    if (by_host()) {
+      // A rank encodes, and decodes and adds up, its part only; it decodes everything, and
+      // adds up inside its host, which is half of a codec's work.
+      const double part = 1.0 / job_.ranks_per_host;
+      const double between = part * (1 + (job_.hosts - 1.0) / job_.hosts);
+      return (between + 1 + (1 - part) / 2) / 2.5;
+    }
     return cost_.kind.route == Route::ring ? 2 * others : (2 + others) / 2.5;
   }
 
-  double collective(double ready, double payload) {
-    const double sent = 2.0 * (ranks_ - 1) / ranks_ * payload;
-    const PhaseCost cost = phase_cost(sent);
-    found_.wire_bytes += sent;
-    found_.link_seconds += cost.link;
-    found_.cpu_seconds += cost.transport;
-    const double carried = servers_.send(ready, cost.link);
-    const double handled = servers_.compute(ready, cost.transport, servers_.transport_free);
-    return std::max(carried, handled) + cost.latency;
+  double collective(double ready, const BucketLoad& load) {
+    const PhaseTraffic traffic = by_host() ? traffic_by_host(load) : flat_traffic(load);
+    const double rate = job_.link_bits / 8 * kGoodput;
+    const double link = rate > 0 ? traffic.host_bytes / rate : 0;
+    const double transport = traffic.rank_bytes * machine_.transport_seconds_per_byte;
+    found_.wire_bytes += traffic.rank_bytes;
+    found_.link_seconds += link;
+    found_.cpu_seconds += transport;
+    const double carried = servers_.send(ready, link);
+    const double handled = servers_.compute(ready, transport, servers_.transport_free);
+    return std::max(carried, handled) + traffic.hops * machine_.latency;
   }
 
-  PhaseCost phase_cost(double sent) const {
-    const double hops = cost_.kind.route == Route::ring ? 2.0 * (ranks_ - 1) : ranks_ - 1.0;
+  PhaseTraffic flat_traffic(const BucketLoad& load) const {
+    const bool ring = cost_.kind.route == Route::ring;
+    const double sent =
+        2.0 * (ranks_ - 1) / ranks_ * load.payload_bytes / cost_.kind.phases;
     // Of a ring one rank of a host sends to the next host; of an all-to-all all do, to all
     // who are elsewhere.
     double crossing = job_.hosts > 1 ? 1 : 0;
-    if (job_.hosts > 1 && cost_.kind.route == Route::all_to_all) {
+    if (job_.hosts > 1 && !ring) {
       const double here = job_.ranks_per_host;
       crossing = here * (ranks_ - here) / (ranks_ - 1);
     }
-    const double rate = job_.link_bits / 8 * kGoodput;
-    return {.link = rate > 0 ? sent * crossing / rate : 0,
-            .transport = sent * machine_.transport_seconds_per_byte,
-            .latency = hops * machine_.latency};
+    return {sent, sent * crossing, ring ? 2.0 * (ranks_ - 1) : ranks_ - 1.0};
+  }
+
+  // Where ranks share hosts: a host sends as if it had one rank. Inside, a rank sends the
+  // other parts as float32, and later its own, encoded, to all others.
+  bool by_host() const {
+    return cost_.kind.route == Route::all_to_all && job_.hosts > 1 &&
+           job_.ranks_per_host > 1 && cost_.spec.find("flat=1") == std::string::npos;
+  }
+  PhaseTraffic traffic_by_host(const BucketLoad& load) const {
+    const double phases = cost_.kind.phases, here = job_.ranks_per_host;
+    const double between =
+        2.0 * (job_.hosts - 1) / job_.hosts * load.payload_bytes / phases;
+    const double inside =
+        (here - 1) / here * (4 * load.values + load.payload_bytes) / phases;
+    return {between / here + inside, between, job_.hosts - 1 + here - 1};
   }
 
   const Job& job_;
