@@ -1,0 +1,12 @@
+// Hooks and optimizers as a user names them, with their options.
+#include "brigade/hooks/registry.h"
+#include "brigade/optim/optimizer.h"
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace brigade;
+  const std::string spec(fuzzing::text_of(bytes, size));
+  fuzzing::accepts<ConfigError>([&] { make_hook(spec); });
+  fuzzing::accepts<ConfigError>([&] { optim::make_optimizer(spec); });
+  return 0;
+}
