@@ -32,6 +32,7 @@ function(_brigade_find_cuda)
   set(BRIGADE_CUDA_ON ON PARENT_SCOPE)
   set(BRIGADE_CUDA_WHY "toolkit ${CUDAToolkit_VERSION} in ${CUDAToolkit_TARGET_DIR}" PARENT_SCOPE)
   set(BRIGADE_CUDA_INCLUDE "${CUDAToolkit_INCLUDE_DIRS}" PARENT_SCOPE)
+  set(BRIGADE_NVCC "${CUDAToolkit_NVCC_EXECUTABLE}" PARENT_SCOPE)
 endfunction()
 
 _brigade_find_cuda()

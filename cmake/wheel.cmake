@@ -1,6 +1,6 @@
 # What a wheel has beside the Python files: all in the package's folder; torch's libraries are found in the folder beside it.
 set(_parts brigade_python)
-foreach(target brigade_nccl brigade_tool)
+foreach(target brigade_nccl brigade_cuda brigade_tool)
   if(TARGET ${target})
     list(APPEND _parts ${target})
   endif()

@@ -75,6 +75,22 @@ class Int8Codec final : public CodecBase {
     decode({reinterpret_cast<const float*>(headers.data()), blocks},
            {reinterpret_cast<const int8_t*>(codes.data()), out.size()}, out);
   }
+  int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
+                  std::span<float> residual, Bytes headers, Bytes codes) const override {
+    return cuda.kernels.int8_encode(
+        values.data(), scale, residual.data(), reinterpret_cast<float*>(headers.data()),
+        reinterpret_cast<int8_t*>(codes.data()), values.size(), cuda.stream);
+  }
+  int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
+                  std::span<float> out, bool add) const override {
+    return cuda.kernels.int8_decode(reinterpret_cast<const float*>(headers.data()),
+                                    reinterpret_cast<const int8_t*>(codes.data()),
+                                    out.data(), out.size(), add, cuda.stream);
+  }
+  int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
+                  const kernels::Reduction& reduction) const override {
+    return cuda.kernels.reduce_int8(messages, reduction, cuda.stream);
+  }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor& residual,
                    const at::Tensor& headers, const at::Tensor& codes) const override {
     const at::Tensor p = blocks::rows_of(values, scale, residual, kBlock);
@@ -122,6 +138,32 @@ class AffineCodec final : public CodecBase {
     const auto decode = add ? kernels_.decode_add : kernels_.decode;
     decode({reinterpret_cast<const kernels::AffineHeader*>(headers.data()), blocks}, block,
            {codes.data(), out.size()}, out);
+  }
+  int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
+                  std::span<float> residual, Bytes headers, Bytes codes) const override {
+    auto* header = reinterpret_cast<kernels::AffineHeader*>(headers.data());
+    if (block_ > 0) {
+      return cuda.kernels.affine_encode(values.data(), scale, residual.data(), header,
+                                        codes.data(), values.size(), cuda.stream);
+    }
+    const at::Tensor scratch =
+        at::empty({static_cast<int64_t>(kernels::kAffineScratchBytes)},
+                  at::TensorOptions(at::kByte).device(cuda.device));
+    return cuda.kernels.affine_whole_encode(values.data(), scale, residual.data(), header,
+                                            codes.data(), values.size(),
+                                            scratch.mutable_data_ptr(), cuda.stream);
+  }
+  int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
+                  std::span<float> out, bool add) const override {
+    const auto decode =
+        block_ > 0 ? cuda.kernels.affine_decode : cuda.kernels.affine_whole_decode;
+    return decode(reinterpret_cast<const kernels::AffineHeader*>(headers.data()),
+                  codes.data(), out.data(), out.size(), add, cuda.stream);
+  }
+  bool reduces_on_cuda() const override { return block_ > 0; }
+  int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
+                  const kernels::Reduction& reduction) const override {
+    return cuda.kernels.reduce_affine(messages, reduction, cuda.stream);
   }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor& residual,
                    const at::Tensor& headers, const at::Tensor& codes) const override {

@@ -51,6 +51,15 @@ class Codec {
                       const at::Tensor& out) const = 0;
   virtual void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                           const at::Tensor& out) const = 0;
+
+  // The owner's part of an exchange: `wire` becomes the message of (own + the decoded
+  // messages, in their order) / divisor. `messages` lie side by side, each of
+  // wire_bytes(chunk_elements). With a residual, which is a share of the sum and not of the
+  // mean, residual / divisor is added before, and residual = (p - decoded(wire)) * divisor.
+  // `own` may be changed.
+  virtual void reduce(const at::Tensor& own, const at::Tensor& messages,
+                      int64_t chunk_elements, int divisor, const at::Tensor& residual,
+                      const at::Tensor& wire) const = 0;
 };
 
 }  // namespace brigade

@@ -1,6 +1,8 @@
 #include "codec/codec_base.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -28,6 +30,24 @@ std::string describe(const at::Tensor& tensor) {
 
 }  // namespace
 
+CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
+  if (path_ == CodecPath::aten) return Way::aten;
+  if (tensor.is_cpu()) return Way::cpu;
+  return tensor.is_cuda() && cuda_kernels() ? Way::cuda : Way::aten;
+}
+
+template <class Work>
+void CodecBase::on_cuda(const at::Tensor& tensor, Work work) const {
+  const c10::DeviceGuard guard(tensor.device());
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const kernels::CudaKernels& table = *cuda_kernels();
+  const int error = work(OnCuda{
+      table, tensor.device(), cuda.getStreamNativeHandle(cuda.getStream(tensor.device()))});
+  if (error)
+    throw Error("codec " + name_ + " on " + tensor.device().str() + ": " +
+                table.error_text(error));
+}
+
 int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
   if (chunk_elements < 0 || chunk_elements % granularity_ != 0) {
     throw Error("codec " + name_ + ": a chunk of " + std::to_string(chunk_elements) +
@@ -44,7 +64,8 @@ void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double 
   const auto factor = static_cast<float>(scale);
   const int64_t split = header_bytes(chunk_elements);
   const int64_t filled = values.numel() * bytes_per_code();
-  if (!kernels_for(values)) {
+  const Way way = way_for(values);
+  if (way == Way::aten) {
     wire.zero_();
     if (values.numel() == 0) return;
     encode_aten(values, factor, residual, wire.narrow(0, 0, split),
@@ -54,13 +75,51 @@ void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double 
   const Bytes bytes = span_of<uint8_t>(wire);
   const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
   if (values.numel() < chunk_elements || values.numel() == 0) {
-    std::ranges::fill(headers, uint8_t{0});
-    std::ranges::fill(codes.subspan(filled), uint8_t{0});
+    if (way == Way::cuda) {
+      wire.zero_();
+    } else {
+      std::ranges::fill(headers, uint8_t{0});
+      std::ranges::fill(codes.subspan(filled), uint8_t{0});
+    }
   }
   if (values.numel() == 0) return;
-  encode_kernel(const_span_of<float>(values), factor,
-                residual.defined() ? span_of<float>(residual) : std::span<float>{}, headers,
-                codes);
+  const auto from = const_span_of<float>(values);
+  const auto lost = residual.defined() ? span_of<float>(residual) : std::span<float>{};
+  if (way == Way::cpu) return encode_kernel(from, factor, lost, headers, codes);
+  on_cuda(values, [&](const OnCuda& cuda) {
+    return encode_cuda(cuda, from, factor, lost, headers, codes);
+  });
+}
+
+void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
+                       int64_t chunk_elements, int divisor, const at::Tensor& residual,
+                       const at::Tensor& wire) const {
+  const int64_t bytes = wire_bytes(chunk_elements);
+  const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
+  if (way_for(own) != Way::cuda || !reduces_on_cuda() || own.numel() == 0) {
+    for (int64_t i = 0; i < count; ++i)
+      decode_add(messages.narrow(0, i * bytes, bytes), chunk_elements, own);
+    if (residual.defined()) residual.div_(divisor);
+    encode(own, chunk_elements, 1.0 / divisor, residual, wire);
+    if (residual.defined()) residual.mul_(divisor);
+    return;
+  }
+  check_floats(own, "values", chunk_elements);
+  check_residual(residual, own);
+  check_wire(wire, own, chunk_elements);
+  for (int64_t i = 0; i < count; ++i)
+    check_wire(messages.narrow(0, i * bytes, bytes), own, chunk_elements);
+  if (own.numel() < chunk_elements) wire.zero_();
+  const auto split = static_cast<size_t>(header_bytes(chunk_elements));
+  auto* made = wire.mutable_data_ptr<uint8_t>();
+  on_cuda(own, [&](const OnCuda& cuda) {
+    return reduce_cuda(cuda,
+                       {messages.const_data_ptr<uint8_t>(), static_cast<size_t>(bytes),
+                        split, static_cast<int>(count)},
+                       {own.const_data_ptr<float>(),
+                        residual.defined() ? residual.mutable_data_ptr<float>() : nullptr,
+                        divisor, made, made + split, static_cast<size_t>(own.numel())});
+  });
 }
 
 void CodecBase::decode(const at::Tensor& wire, int64_t chunk_elements,
@@ -79,10 +138,15 @@ void CodecBase::decode_to(const at::Tensor& wire, int64_t chunk_elements,
   check_wire(wire, out, chunk_elements);
   if (out.numel() == 0) return;
   const int64_t split = header_bytes(chunk_elements);
-  if (kernels_for(out)) {
+  const Way way = way_for(out);
+  if (way != Way::aten) {
     const ConstBytes bytes = const_span_of<uint8_t>(wire);
-    decode_kernel(bytes.first(split), bytes.subspan(split), span_of<float>(out), add);
-    return;
+    const ConstBytes headers = bytes.first(split), codes = bytes.subspan(split);
+    const auto to = span_of<float>(out);
+    if (way == Way::cpu) return decode_kernel(headers, codes, to, add);
+    return on_cuda(out, [&](const OnCuda& cuda) {
+      return decode_cuda(cuda, headers, codes, to, add);
+    });
   }
   const at::Tensor decoded = decode_aten(
       wire.narrow(0, 0, split), wire.narrow(0, split, wire.numel() - split), out.numel());

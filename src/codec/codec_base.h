@@ -5,11 +5,13 @@
 
 #include "codec/codec.h"
 #include "codec/codecs.h"
+#include "codec/cuda_module.h"
 
 namespace brigade {
 
-// A codec gives its layout and two ways to compute it. The kernels work on raw memory of a
-// CPU. The ATen operations work on tensors of any device, and give the same bytes on CPU.
+// A codec gives its layout and three ways to compute it. The kernels work on raw memory of
+// a CPU, their twins on that of a CUDA device. The ATen operations work on tensors of any
+// device. All give the same bytes.
 class CodecBase : public Codec {
  public:
   std::string_view name() const final { return name_; }
@@ -22,10 +24,17 @@ class CodecBase : public Codec {
               const at::Tensor& out) const final;
   void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                   const at::Tensor& out) const final;
+  void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
+              int divisor, const at::Tensor& residual, const at::Tensor& wire) const final;
 
  protected:
   using Bytes = std::span<uint8_t>;
   using ConstBytes = std::span<const uint8_t>;
+  struct OnCuda {
+    const kernels::CudaKernels& kernels;
+    c10::Device device;  // the current one
+    void* stream;        // its current stream
+  };
 
   CodecBase(std::string name, int64_t granularity, CodecPath path)
       : name_(std::move(name)), granularity_(granularity), path_(path) {}
@@ -41,6 +50,15 @@ class CodecBase : public Codec {
                              Bytes codes) const = 0;
   virtual void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
                              bool add) const = 0;
+  // The same on a CUDA device: what `kernels` returns.
+  virtual int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
+                          std::span<float> residual, Bytes headers, Bytes codes) const = 0;
+  virtual int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
+                          std::span<float> out, bool add) const = 0;
+  // Whether the next one is there: all in one pass.
+  virtual bool reduces_on_cuda() const { return true; }
+  virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
+                          const kernels::Reduction& reduction) const = 0;
   virtual void encode_aten(const at::Tensor& values, float scale,
                            const at::Tensor& residual, const at::Tensor& headers,
                            const at::Tensor& codes) const = 0;
@@ -51,9 +69,11 @@ class CodecBase : public Codec {
  private:
   void decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
                  bool add) const;
-  bool kernels_for(const at::Tensor& tensor) const {
-    return path_ == CodecPath::by_device && tensor.is_cpu();
-  }
+  enum class Way { cpu, cuda, aten };
+  Way way_for(const at::Tensor& tensor) const;
+  // Calls work(OnCuda) with the tensor's device current; throws what it returns.
+  template <class Work>
+  void on_cuda(const at::Tensor& tensor, Work work) const;
   // Throws brigade::Error where an argument breaks the contract of codec.h.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;

@@ -30,6 +30,21 @@ class HalfCodec final : public CodecBase {
     const std::span halves(reinterpret_cast<const uint16_t*>(codes.data()), out.size());
     add ? cast_.widen_add(halves, out) : cast_.widen(halves, 1.0f, out);
   }
+  int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
+                  std::span<float>, Bytes, Bytes codes) const override {
+    return cuda.kernels.narrow(half_, values.data(), scale,
+                               reinterpret_cast<uint16_t*>(codes.data()), values.size(),
+                               cuda.stream);
+  }
+  int decode_cuda(const OnCuda& cuda, ConstBytes, ConstBytes codes, std::span<float> out,
+                  bool add) const override {
+    return cuda.kernels.widen(half_, reinterpret_cast<const uint16_t*>(codes.data()),
+                              out.data(), out.size(), add, cuda.stream);
+  }
+  int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
+                  const kernels::Reduction& reduction) const override {
+    return cuda.kernels.reduce_half(half_, messages, reduction, cuda.stream);
+  }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor&,
                    const at::Tensor&, const at::Tensor& codes) const override {
     codes.view(dtype_).narrow(0, 0, values.numel()).copy_(values.mul(scale));
@@ -40,6 +55,7 @@ class HalfCodec final : public CodecBase {
   }
 
   at::ScalarType dtype_;
+  kernels::Half half_ = dtype_ == at::kHalf ? kernels::Half::fp16 : kernels::Half::bf16;
   kernels::CastKernels cast_;
 };
 

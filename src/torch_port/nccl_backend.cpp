@@ -2,12 +2,12 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
 #include <torch/headeronly/version.h>
-#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "base/module.h"
 
 namespace brigade::torch_port {
 namespace {
@@ -17,39 +17,18 @@ struct Loaded {
   std::string reason;
 };
 
-constexpr const char* kModule = "libbrigade_nccl.so";
-
-// Of the library, program or Python module that this function is in; ends with a slash.
-std::string own_folder() {
-  Dl_info info{};
-  if (!dladdr(reinterpret_cast<const void*>(&why_no_nccl), &info) || !info.dli_fname)
-    return "";
-  const std::string path = info.dli_fname;
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
-}
-
 Loaded load() {
-  // Beside it, then on its run path.
-  const std::string beside = own_folder() + kModule;
-  const std::string path = access(beside.c_str(), F_OK) == 0 ? beside : kModule;
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    const char* why = dlerror();
-    return {
-        nullptr,
-        "its module is not there, or cannot be loaded (built without a CUDA toolkit?): " +
-            std::string(why ? why : path)};
-  }
+  const base::Module file = base::load_module("brigade_nccl");
+  if (!file.handle) return {nullptr, file.reason};
   using Entry = const NcclModule* (*)();
-  auto entry = reinterpret_cast<Entry>(dlsym(handle, "brigade_nccl_module"));
+  const auto entry = reinterpret_cast<Entry>(file.symbol("brigade_nccl_module"));
   if (!entry || std::string(entry()->build) != TORCH_VERSION) {
-    return {nullptr, path + " is of another build; expected LibTorch " TORCH_VERSION};
+    return {nullptr,
+            "libbrigade_nccl.so is of another build; expected LibTorch " TORCH_VERSION};
   }
   return {entry(), ""};
 }
 
-// Never unloaded: LibTorch's CUDA part cannot be.
 const Loaded& loaded() {
   static const Loaded once = load();
   return once;

@@ -1,7 +1,5 @@
-// Makes NCCL backends. The library does not link CUDA, so that it starts quickly and runs
-// where CUDA is not installed. The code that needs CUDA's names is a module of its own,
-// libbrigade_nccl.so, which is loaded when it is first needed. It lies beside this library,
-// or on the run path of the program or the Python module that this library is linked into.
+// Makes NCCL backends. The code that needs CUDA's names is a module of its own,
+// libbrigade_nccl.so (base/module.h), which is loaded when it is first needed.
 #pragma once
 #include <c10/core/Device.h>
 

@@ -132,6 +132,32 @@ TEST_P(CodecContract, AtenGivesTheKernelsBytesAndValues) {
   });
 }
 
+TEST_P(CodecContract, ReduceEncodesTheMeanOfItsOwnAndTheMessages) {
+  const int64_t chunk = chunk_for(1300);
+  const at::Tensor own = at::randn({1300}), first = at::randn({1300}),
+                   second = at::randn({1300});
+  const at::Tensor messages =
+      at::cat({encode(*codec, first, chunk), encode(*codec, second, chunk)});
+  at::Tensor expected = own + decode(*codec, messages.chunk(2)[0], chunk, 1300) +
+                        decode(*codec, messages.chunk(2)[1], chunk, 1300);
+  at::Tensor residual, lost;
+  if (codec->takes_residual()) lost = (residual = at::randn({1300})).clone();
+  if (codec->takes_residual()) expected += residual;
+  for (const auto* which : {codec.get(), aten.get()}) {
+    at::Tensor wire = at::full({codec->wire_bytes(chunk)}, 0xaa, at::kByte);
+    at::Tensor now = lost.defined() ? lost.clone() : lost;
+    which->reduce(own.clone(), messages, chunk, 3, now, wire);
+    const at::Tensor mean = decode(*codec, wire, chunk, 1300);
+    const double top = expected.abs().max().item<double>() / 3;
+    EXPECT_LE((mean - expected / 3).abs().max().item<double>(),
+              top * GetParam().relative * 1.001);
+    // Nothing is lost: what the mean lacks is in the residual, times the divisor.
+    if (now.defined()) {
+      EXPECT_LE((mean * 3 + now - expected).abs().max().item<double>(), 1e-5);
+    }
+  }
+}
+
 TEST_P(CodecContract, DecodeAddAddsWhatDecodeGives) {
   for_all([&](const Pattern&, const at::Tensor& x, int64_t chunk) {
     const at::Tensor wire = encode(*codec, x, chunk);

@@ -41,6 +41,23 @@ inline void run_cuda_ranks(const std::string& backend,
             {.timeout = std::chrono::seconds(60), .wall = std::chrono::seconds(280)});
 }
 
+// Runs `body` in one process of its own; in this one with BRIGADE_IN_PROCESS, for
+// compute-sanitizer, which does not follow a fork.
+inline void run_alone_on_cuda(const std::function<void()>& body) {
+  if (!std::filesystem::exists("/dev/nvidiactl"))
+    GTEST_SKIP() << "no NVIDIA GPU on this machine";
+  if (std::getenv("BRIGADE_IN_PROCESS")) {
+    load_cuda(0);
+    return body();
+  }
+  run_ranks(1,
+            [&](const ProcessGroup&) {
+              load_cuda(0);
+              body();
+            },
+            {.wall = std::chrono::seconds(280)});
+}
+
 inline const at::Device kGpu{at::kCUDA, 0};
 
 inline std::shared_ptr<BagImpl> bag_on_gpu(const Shapes& shapes, at::ScalarType dtype) {

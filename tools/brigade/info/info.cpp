@@ -22,6 +22,7 @@
 #include "common/json_file.h"
 #include "common/shaped_link.h"
 #include "kernels/isa.h"
+#include "codec/cuda_module.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::tool {
@@ -51,6 +52,9 @@ Json cuda_part() {
   part["runtime"] =
       std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10);
   part["devices"] = cuda_device_names();
+  const auto reason = why_no_cuda_kernels();
+  part["kernels"] = reason ? not_available("ATen's operations instead: " + *reason)
+                           : available();
   return part;
 }
 
@@ -198,6 +202,7 @@ void print(const Json& info) {
   say("CUDA", yes_or_no(cuda, "driver " + text(cuda, "driver") + ", runtime " +
                                   text(cuda, "runtime")));
   if (cuda.contains("devices")) say("", joined(cuda["devices"], "\n                  "));
+  if (cuda.contains("kernels")) say("CUDA kernels", yes_or_no(cuda["kernels"]));
   say("backend gloo", yes_or_no(info["backends"]["gloo"]));
   say("backend nccl", yes_or_no(nccl, "NCCL " + text(nccl, "version")));
   print_machine(info);

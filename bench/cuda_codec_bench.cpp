@@ -1,0 +1,129 @@
+// Speed of the codecs on a GPU, as a share of a device copy's bandwidth.
+//
+// cuda_codec_bench [MiB of values...]: for each codec and pass, the bytes it must read and
+// write over the time it takes, beside a copy that moves as many in the same run. Both with
+// the CUDA kernels and with ATen's operations. The kernels' messages are compared with the
+// CPU's. What fits into the GPU's cache stays there, for the copy too.
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/exception_text.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
+
+namespace {
+
+using namespace brigade;
+
+const at::Device kGpu{at::kCUDA, 0};
+
+// Milliseconds of one call: the median of rounds of several calls.
+double time_of(const std::function<void()>& body) {
+  constexpr int kRounds = 20, kCalls = 10;
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  std::vector<double> times;
+  for (int round = -3; round < kRounds; ++round) {
+    c10::Event begin(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
+    c10::Event end(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
+    begin.record(cuda.getStream(kGpu));
+    for (int call = 0; call < kCalls; ++call) body();
+    end.record(cuda.getStream(kGpu));
+    end.synchronize();
+    if (round >= 0) times.push_back(begin.elapsedTime(end) / kCalls);
+  }
+  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
+  return times[kRounds / 2];
+}
+
+double terabytes_a_second(double bytes, double ms) { return bytes / ms * 1e-9; }
+
+double copy_speed(int64_t bytes) {
+  const at::Tensor from = at::zeros({bytes / 2}, at::TensorOptions(at::kByte).device(kGpu));
+  const at::Tensor to = at::empty_like(from);
+  const double ms = time_of([&] { to.copy_(from); });
+  return terabytes_a_second(2.0 * static_cast<double>(from.numel()), ms);
+}
+
+void bench(const Codec& codec, const Codec& aten, int64_t n) {
+  const at::Tensor host = at::randn({n});
+  const at::Tensor values = host.to(kGpu), lost = at::zeros_like(values);
+  const at::Tensor wire =
+      at::empty({codec.wire_bytes(n)}, at::TensorOptions(at::kByte).device(kGpu));
+  const at::Tensor expected = at::empty({codec.wire_bytes(n)}, at::kByte);
+  codec.encode(host, n, 1.0, {}, expected);
+  codec.encode(values, n, 1.0, {}, wire);
+  const bool verified = at::equal(wire.cpu(), expected);
+  struct Pass {
+    const char* name;
+    double bytes;
+    std::function<void(const Codec&)> run;
+  };
+  const auto floats = 4.0 * static_cast<double>(n);
+  const auto message = static_cast<double>(wire.numel());
+  std::vector<Pass> passes{
+      {"encode", floats + message,
+       [&](const Codec& c) { c.encode(values, n, 1.0, {}, wire); }},
+      {"decode", floats + message, [&](const Codec& c) { c.decode(wire, n, values); }},
+      {"decode_add", 2 * floats + message,
+       [&](const Codec& c) { c.decode_add(wire, n, values); }}};
+  const at::Tensor three = at::cat({wire, wire, wire});
+  passes.push_back({"reduce 4 ranks", floats + 4 * message,
+                    [&](const Codec& c) { c.reduce(values, three, n, 4, {}, wire); }});
+  if (codec.takes_residual()) {
+    passes.push_back({"reduce, residual", 3 * floats + 4 * message,
+                      [&](const Codec& c) { c.reduce(values, three, n, 4, lost, wire); }});
+    passes.push_back({"encode, residual", 3 * floats + message,
+                      [&](const Codec& c) { c.encode(values, n, 1.0, lost, wire); }});
+  }
+  for (const Pass& pass : passes) {
+    values.copy_(host);
+    const double copy = copy_speed(static_cast<int64_t>(pass.bytes));
+    const double ms = time_of([&] { pass.run(codec); });
+    const double slow = time_of([&] { pass.run(aten); });
+    std::printf("%-14s %-17s %6.0f %9.4f %8.2f %6.0f %% %12.1f   %s\n",
+                std::string(codec.name()).c_str(), pass.name, floats / (1 << 20), ms,
+                terabytes_a_second(pass.bytes, ms),
+                100 * terabytes_a_second(pass.bytes, ms) / copy, slow / ms,
+                verified ? "yes" : "NO");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+    std::fprintf(stderr, "cuda_codec_bench: %s\n", dlerror());
+    return 1;
+  }
+  if (const auto why = why_no_cuda_kernels()) {
+    std::fprintf(stderr, "cuda_codec_bench: no CUDA kernels: %s\n", why->c_str());
+    return 1;
+  }
+  std::vector<int64_t> sizes;
+  for (int i = 1; i < count; ++i) sizes.push_back(std::atoll(arguments[i]));
+  if (sizes.empty()) sizes = {4, 64, 256};
+  std::printf("%-14s %-17s %6s %9s %8s %8s %12s   %s\n", "codec", "pass", "MiB", "ms",
+              "TB/s", "of copy", "x of ATen", "verified");
+  using Make = std::unique_ptr<Codec> (*)(CodecPath);
+  for (const int64_t size : sizes) {
+    for (const Make make :
+         std::initializer_list<Make>{make_fp16_codec, make_bf16_codec, make_int8_codec,
+                                     make_affine_block_codec, make_affine_tensor_codec}) {
+      bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18);
+    }
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "cuda_codec_bench: %s\n", base::text_of(error).c_str());
+  return 1;
+}

@@ -1,0 +1,37 @@
+#include "base/module.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+namespace brigade::base {
+namespace {
+
+// Of the library, program or Python module that this function is in; ends with a slash.
+std::string own_folder() {
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<const void*>(&load_module), &info) || !info.dli_fname)
+    return "";
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+}  // namespace
+
+void* Module::symbol(const char* name) const {
+  return handle ? dlsym(handle, name) : nullptr;
+}
+
+Module load_module(const std::string& name) {
+  const std::string file = "lib" + name + ".so";
+  const std::string beside = own_folder() + file;
+  const std::string path = access(beside.c_str(), F_OK) == 0 ? beside : file;
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle) return {handle, ""};
+  const char* why = dlerror();
+  return {nullptr,
+          "its module is not there, or cannot be loaded (built without a CUDA toolkit?): " +
+              std::string(why ? why : path)};
+}
+
+}  // namespace brigade::base

@@ -1,0 +1,84 @@
+// The CPU kernels' twins for CUDA: the same bytes on the wire, bit for bit, in one pass
+// over memory each. They are compiled by nvcc into a module of its own, libbrigade_cuda.so,
+// which codecs load when they first see a CUDA tensor.
+//
+// All of them launch on `stream` (a cudaStream_t) of the current device and return at once:
+// 0, or the cudaError_t of the launch. They allocate nothing, wait for nothing, and use no
+// atomics, so every run gives the same bits. Memory has the alignment of its elements; 16
+// bytes for floats and 4 for codes make them quicker. Zero elements are fine.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/affine_u8.h"
+
+namespace brigade::kernels {
+
+enum class Half : int { fp16, bf16 };
+
+// Messages of several ranks, all alike: the k-th begins `stride` bytes behind the one
+// before it, and its codes `codes_at` bytes behind its beginning.
+struct Messages {
+  const std::uint8_t* first;
+  std::size_t stride;
+  std::size_t codes_at;
+  int count;
+};
+
+// The owner's part of an exchange, in one pass: sum = own + decoded messages, in order;
+// p = sum * (1 / divisor) + residual / divisor; headers and codes become p's message, and
+// residual = (p - decoded) * divisor.
+struct Reduction {
+  const float* own;
+  float* residual;  // may be null
+  int divisor;
+  void* headers;  // of the message that is made
+  void* codes;
+  std::size_t size;
+};
+
+// Changes with the table, with what its functions take, or with a message's bytes.
+inline constexpr int kCudaKernelsVersion = 1;
+
+struct CudaKernels {
+  // Module and library must have the same.
+  int version;
+  const char* (*error_text)(int error);
+
+  // cast.h
+  int (*narrow)(Half half, const float* src, float scale, std::uint16_t* dst,
+                std::size_t size, void* stream);
+  int (*widen)(Half half, const std::uint16_t* src, float* dst, std::size_t size, bool add,
+               void* stream);
+  int (*reduce_half)(Half half, Messages messages, Reduction reduction, void* stream);
+
+  // int8_block.h; `residual` may be null
+  int (*int8_encode)(const float* src, float factor, float* residual, float* scales,
+                     std::int8_t* codes, std::size_t size, void* stream);
+  int (*int8_decode)(const float* scales, const std::int8_t* codes, float* dst,
+                     std::size_t size, bool add, void* stream);
+  int (*reduce_int8)(Messages messages, Reduction reduction, void* stream);
+
+  // affine_u8.h in blocks of 512
+  int (*affine_encode)(const float* src, float factor, float* residual,
+                       AffineHeader* headers, std::uint8_t* codes, std::size_t size,
+                       void* stream);
+  int (*affine_decode)(const AffineHeader* headers, const std::uint8_t* codes, float* dst,
+                       std::size_t size, bool add, void* stream);
+  int (*reduce_affine)(Messages messages, Reduction reduction, void* stream);
+
+  // affine_u8.h with one block for all values: two passes. `scratch` has
+  // kAffineScratchBytes.
+  int (*affine_whole_encode)(const float* src, float factor, float* residual,
+                             AffineHeader* header, std::uint8_t* codes, std::size_t size,
+                             void* scratch, void* stream);
+  int (*affine_whole_decode)(const AffineHeader* header, const std::uint8_t* codes,
+                             float* dst, std::size_t size, bool add, void* stream);
+};
+
+inline constexpr std::size_t kAffineScratchBytes = std::size_t{8} << 10;
+
+// What the module exports.
+extern "C" [[gnu::visibility("default")]] const CudaKernels* brigade_cuda_kernels();
+
+}  // namespace brigade::kernels

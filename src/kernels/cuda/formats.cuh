@@ -1,0 +1,168 @@
+// What a codec does with the values of one block, held by a warp. A format has
+//   kValues           values a block
+//   kFeedback         whether it takes a residual; if not, what concerns it is not there
+//   Code, Header      what a message holds of a value, and of a block
+//   Grid              a header, made ready for coding
+//   header_of(place, p)       by the whole warp
+//   code_of, value_of         one value to its code and back
+//   residual_of               what the encoding of p lost
+//   keeps_residual(header)    the block can't be encoded: its residual stays as it was
+#pragma once
+#include "kernels/affine_u8.h"
+#include "kernels/cuda/warp_block.cuh"
+
+namespace brigade::kernels::cuda {
+
+struct Int8Format {
+  static constexpr int kValues = 256;
+  static constexpr bool kFeedback = true;
+  static constexpr int kPer = kValues / kLanes;
+  using Code = std::uint8_t;  // an int8's bits
+  using Header = float;
+  using Grid = Divisor;
+
+  __device__ static Header header_of(const Place<kValues>&, const float (&p)[kPer]) {
+    unsigned top = 0;  // values that are not there are 0
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+      top = max(top, static_cast<unsigned>(__float_as_int(p[i]) & 0x7fffffff));
+    top = __reduce_max_sync(kAllLanes, top);
+    if (top >= kInfBits) return quiet_nan();
+    if (top == 0) return 0.0f;
+    return step_of(fminf(__int_as_float(top), kLargest), 127.0);
+  }
+  __device__ static Grid grid_of(Header header) { return Divisor(header); }
+  __device__ static Code code_of(float p, const Grid& scale) {
+    if (!(scale.by > 0.0f)) return 0;
+    return static_cast<Code>(__float_as_int(round_within<-127, 127>(scale.divide(p))));
+  }
+  __device__ static float value_of(Code code, const Grid& scale) {
+    return __fmul_rn(static_cast<float>(static_cast<std::int8_t>(code)), scale.by);
+  }
+  __device__ static float residual_of(float p, float value, const Grid& scale) {
+    return scale.by == 0.0f ? 0.0f : __fsub_rn(p, value);
+  }
+  __device__ static bool keeps_residual(Header header) { return isnan(header); }
+};
+
+// Floats as integers of the same order; NaN and Inf lie at the two ends.
+struct Range {
+  int least = 0x7fffffff;
+  int most = -0x7fffffff - 1;
+
+  __device__ static int flip_if_negative(int bits) {
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+  }
+  __device__ void add(float p) {
+    const int key = flip_if_negative(__float_as_int(p));
+    least = min(least, key);
+    most = max(most, key);
+  }
+  __device__ Range of_warp() const {
+    return {__reduce_min_sync(kAllLanes, least), __reduce_max_sync(kAllLanes, most)};
+  }
+  __device__ AffineHeader header() const {
+    const float low_end = __int_as_float(flip_if_negative(least));
+    const float high_end = __int_as_float(flip_if_negative(most));
+    if (!isfinite(low_end) || !isfinite(high_end)) return {quiet_nan(), quiet_nan()};
+    const float low = fminf(fmaxf(low_end, -kLargest), kLargest);
+    const float high = fminf(fmaxf(high_end, -kLargest), kLargest);
+    if (low == high) return {0.0f, __fadd_rn(low, 0.0f)};  // never -0
+    const float scale =
+        step_of(static_cast<double>(high) - static_cast<double>(low), 255.0);
+    if (low > 0.0f || high < 0.0f) return {scale, low};
+    const float zero_code =
+        static_cast<float>(rint(-static_cast<double>(low) / static_cast<double>(scale)));
+    return {scale, __fsub_rn(0.0f, __fmul_rn(zero_code, scale))};
+  }
+};
+
+struct AffineFormat {
+  static constexpr int kValues = 512;
+  static constexpr bool kFeedback = true;
+  static constexpr int kPer = kValues / kLanes;
+  using Code = std::uint8_t;
+  using Header = AffineHeader;
+  // Scale and low end times `shrink`, a power of two that keeps differences of a wide range
+  // below overflow; `grow` takes it back.
+  struct Grid {
+    Divisor scale;
+    float low, shrink, grow;
+  };
+
+  __device__ static Header header_of(const Place<kValues>& place, const float (&p)[kPer]) {
+    Range range;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+      if (place.full() || place.has(i)) range.add(p[i]);
+    return range.of_warp().header();
+  }
+  __device__ static Grid grid_of(Header header) {
+    const bool wide = header.scale > 0x1p100f;
+    const float shrink = wide ? 0.5f : 1.0f;
+    return {Divisor(__fmul_rn(header.scale, shrink)), __fmul_rn(header.low, shrink), shrink,
+            wide ? 2.0f : 1.0f};
+  }
+  __device__ static Code code_of(float p, const Grid& grid) {
+    if (!(grid.scale.by > 0.0f)) return 0;
+    const float above = __fsub_rn(__fmul_rn(p, grid.shrink), grid.low);
+    return static_cast<Code>(
+        __float_as_int(round_within<0, 255>(grid.scale.divide(above))));
+  }
+  __device__ static float value_of(Code code, const Grid& grid) {
+    const float above = __fmul_rn(static_cast<float>(code), grid.scale.by);
+    return __fmul_rn(__fadd_rn(grid.low, above), grid.grow);
+  }
+  __device__ static float residual_of(float p, float value, const Grid&) {
+    return __fsub_rn(p, value);
+  }
+  __device__ static bool keeps_residual(Header header) { return isnan(header.scale); }
+};
+
+// fp16 and bf16 are blocks without a header.
+struct NoHeader {};
+
+struct Bf16Format {
+  static constexpr int kValues = 256;
+  static constexpr bool kFeedback = false;
+  static constexpr int kPer = kValues / kLanes;
+  using Code = std::uint16_t;
+  using Header = NoHeader;
+  using Grid = NoHeader;
+
+  __device__ static Header header_of(const Place<kValues>&, const float (&)[kPer]) {
+    return {};
+  }
+  __device__ static Grid grid_of(Header) { return {}; }
+  __device__ static Code code_of(float p, Grid) {
+    const unsigned bits = __float_as_uint(p);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;  // quiet
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  }
+  __device__ static float value_of(Code code, Grid) {
+    return __uint_as_float(static_cast<unsigned>(code) << 16);
+  }
+};
+
+struct Fp16Format : Bf16Format {
+  __device__ static Code code_of(float p, Grid) {
+    const unsigned bits = __float_as_uint(p);
+    const unsigned magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)  // the instruction forgets a NaN's sign and payload
+      return ((bits >> 16) & 0x8000u) | 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    Code code;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(p));
+    return code;
+  }
+  __device__ static float value_of(Code code, Grid) {
+    const unsigned magnitude = code & 0x7fffu;
+    if (magnitude > 0x7c00u)
+      return __uint_as_float((static_cast<unsigned>(code & 0x8000u) << 16) |
+                             (magnitude << 13) | 0x7fc00000u);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return value;
+  }
+};
+
+}  // namespace brigade::kernels::cuda

@@ -1,0 +1,192 @@
+// A warp holds one block of values in its registers: lane l has four values in a row at
+// 4 l, 4 l + 128, 4 l + 256 and so on, which it loads and stores 16 bytes at a time where
+// memory is aligned to that, and one by one elsewhere and in the last, short block.
+//
+// Nothing here may be fused or contracted: --fmad=false, and no fast math.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace brigade::kernels::cuda {
+
+constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kLanes;
+constexpr int kRow = 4 * kLanes;  // values that a warp loads at once
+
+// As in cpu/kernel_body.h.
+constexpr float kLargest = 3.3e38f;
+constexpr float kRounder = 12582912.0f;
+constexpr std::int32_t kInfBits = 0x7f800000;
+
+__device__ inline float quiet_nan() { return __int_as_float(0x7fc00000); }
+
+__device__ inline float step_of(double range, double levels) {
+  const double exact = range / levels;
+  const float nearest = __double2float_rn(exact);
+  return static_cast<double>(nearest) < exact ? __int_as_float(__float_as_int(nearest) + 1)
+                                              : nearest;
+}
+
+// t, rounded and held between two whole numbers, plus kRounder.
+template <int kLeast, int kMost>
+__device__ inline float round_within(float t) {
+  constexpr std::int32_t zero = 0x4b400000;  // kRounder's bits
+  const std::int32_t bits = __float_as_int(__fadd_rn(t, kRounder));
+  return __int_as_float(max(min(bits, zero + kMost), zero + kLeast));
+}
+
+// x * factor. A NaN keeps its sign and payload, as it does on the CPU.
+__device__ inline float scaled(float x, float factor) {
+  return isnan(x) ? __int_as_float(__float_as_int(x) | 0x00400000) : __fmul_rn(x, factor);
+}
+
+// Divides many values by one, rounded as a division is. With the rounded reciprocal, two
+// corrections are enough (Markstein 1990) wherever none of the steps underflows: then a
+// quotient costs five instructions.
+struct Divisor {
+  float by, reciprocal;
+
+  __device__ explicit Divisor(float by) : by(by) {
+    reciprocal = by >= 0x1p-90f && by <= 0x1p100f ? __frcp_rn(by) : 0.0f;
+  }
+  __device__ float divide(float x) const {
+    if (reciprocal == 0.0f) return __fdiv_rn(x, by);
+    float quotient = __fmul_rn(x, reciprocal);
+    quotient = __fmaf_rn(__fmaf_rn(-by, quotient, x), reciprocal, quotient);
+    return __fmaf_rn(__fmaf_rn(-by, quotient, x), reciprocal, quotient);
+  }
+};
+
+// The warp's place: which block, how many values it has.
+template <int kValues>
+struct Place {
+  int lane;
+  std::size_t block, at;
+  int count;  // <= kValues; <= 0: nothing to do
+
+  __device__ explicit Place(std::size_t size, unsigned of_threads = blockIdx.x) {
+    lane = threadIdx.x % kLanes;
+    block = static_cast<std::size_t>(of_threads) * kWarps + threadIdx.x / kLanes;
+    at = block * kValues;
+    count = at >= size ? 0 : static_cast<int>(min(size - at, std::size_t{kValues}));
+  }
+  __device__ bool full() const { return count == kValues; }
+  // Of the lane's i-th value, in the block.
+  __device__ int index(int i) const { return i / 4 * kRow + lane * 4 + i % 4; }
+  __device__ bool has(int i) const { return index(i) < count; }
+};
+
+// Whether what is read will be read again soon.
+enum Reading { kStream, kKeep };
+
+// Reads a lane's values; those that are not there become 0.
+template <bool kAligned, Reading kReading = kStream, int kValues,
+          int kPer = kValues / kLanes>
+__device__ inline void load(const Place<kValues>& place, const float* from,
+                            float (&to)[kPer]) {
+  if (kAligned && place.full()) {
+#pragma unroll
+    for (int i = 0; i < kPer; i += 4) {
+      const auto* address =
+          reinterpret_cast<const float4*>(from + place.at + place.index(i));
+      const float4 four = kReading == kStream ? __ldcs(address) : *address;
+      to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+    to[i] = place.has(i) ? from[place.at + place.index(i)] : 0.0f;
+}
+
+template <bool kAligned, int kValues, int kPer = kValues / kLanes>
+__device__ inline void store(const Place<kValues>& place, const float (&from)[kPer],
+                             float* to) {
+  if (kAligned && place.full()) {
+#pragma unroll
+    for (int i = 0; i < kPer; i += 4) {
+      __stcs(reinterpret_cast<float4*>(to + place.at + place.index(i)),
+             make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+    if (place.has(i)) to[place.at + place.index(i)] = from[i];
+}
+
+// Codes of one or two bytes, four of them at once: Four is a word of that many.
+template <class Code>
+struct FourCodes;
+template <>
+struct FourCodes<std::uint8_t> {
+  using Word = unsigned;
+};
+template <>
+struct FourCodes<std::uint16_t> {
+  using Word = unsigned long long;
+};
+
+template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>
+__device__ inline void load(const Place<kValues>& place, const Code* from,
+                            Code (&to)[kPer]) {
+  using Word = typename FourCodes<Code>::Word;
+  if (kAligned && place.full()) {
+#pragma unroll
+    for (int i = 0; i < kPer; i += 4) {
+      const Word word =
+          __ldcs(reinterpret_cast<const Word*>(from + place.at + place.index(i)));
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        to[i + j] = static_cast<Code>(word >> (8 * sizeof(Code) * j));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+    to[i] = place.has(i) ? from[place.at + place.index(i)] : Code{0};
+}
+
+template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>
+__device__ inline void store(const Place<kValues>& place, const Code (&from)[kPer],
+                             Code* to) {
+  using Word = typename FourCodes<Code>::Word;
+  if (kAligned && place.full()) {
+#pragma unroll
+    for (int i = 0; i < kPer; i += 4) {
+      Word word = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        word |= static_cast<Word>(from[i + j]) << (8 * sizeof(Code) * j);
+      __stcs(reinterpret_cast<Word*>(to + place.at + place.index(i)), word);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+    if (place.has(i)) to[place.at + place.index(i)] = from[i];
+}
+
+// ---- launching --------------------------------------------------------------------------
+
+inline bool aligned_to(std::size_t bytes, const void* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % bytes == 0;
+}
+
+// One warp for each `values` values. `kernel` is called as kernel<<<…>>>(arguments…).
+template <class Kernel, class... Arguments>
+int launch(Kernel kernel, std::size_t size, std::size_t values, void* stream,
+           Arguments... arguments) {
+  if (size == 0) return 0;
+  const std::size_t warps = (size + values - 1) / values;
+  const std::size_t blocks = (warps + kWarps - 1) / kWarps;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      arguments...);
+  return cudaGetLastError();
+}
+
+}  // namespace brigade::kernels::cuda

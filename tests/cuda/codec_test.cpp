@@ -1,0 +1,115 @@
+// The CUDA kernels give the CPU's bytes.
+#include <ATen/ATen.h>
+
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
+#include "cuda/on_gpu.h"
+#include "kernels/patterns.h"
+
+namespace brigade {
+namespace {
+
+using testing::kGpu;
+using testing::Pattern;
+
+using MakeCodec = std::unique_ptr<Codec> (*)(CodecPath);
+const MakeCodec kCodecs[] = {make_fp16_codec, make_bf16_codec, make_int8_codec,
+                             make_affine_block_codec, make_affine_tensor_codec};
+
+// On the device, `offset` floats behind an address that 16 divides.
+at::Tensor on_gpu(const at::Tensor& values, int64_t offset) {
+  at::Tensor room = at::empty({values.numel() + offset}, values.options().device(kGpu));
+  room = room.narrow(0, offset, values.numel());
+  return room.copy_(values);
+}
+
+bool same_bits(const at::Tensor& gpu, const at::Tensor& cpu) {
+  const at::Tensor here = gpu.cpu();
+  if (here.scalar_type() == at::kByte) return at::equal(here, cpu);
+  const auto either_nan = here.isnan().logical_and(cpu.isnan());
+  return here.view(at::kInt)
+      .eq(cpu.view(at::kInt))
+      .logical_or(either_nan)
+      .all()
+      .item<bool>();
+}
+
+void expect_the_cpus_bytes(const Codec& codec, const at::Tensor& values, int64_t chunk,
+                           int64_t offset, const at::Tensor& residual) {
+  const int64_t bytes = codec.wire_bytes(chunk);
+  const at::Tensor wire = at::full({bytes}, 0xaa, at::kByte);
+  const at::Tensor gpu_wire = at::full({bytes}, 0x55, at::kByte).to(kGpu);
+  const at::Tensor lost = residual.defined() ? residual.clone() : residual;
+  const at::Tensor gpu_lost = residual.defined() ? on_gpu(residual, offset) : residual;
+  const at::Tensor x = on_gpu(values, offset);
+  codec.encode(values, chunk, 1.0 / 3, lost, wire);
+  codec.encode(x, chunk, 1.0 / 3, gpu_lost, gpu_wire);
+  ASSERT_TRUE(same_bits(gpu_wire, wire))
+      << (gpu_wire.cpu() != wire).nonzero().view({-1}).slice(0, 0, 9);
+  if (residual.defined()) {
+    ASSERT_TRUE(same_bits(gpu_lost, lost));
+  }
+  const at::Tensor out = at::empty_like(values), gpu_out = on_gpu(values, offset);
+  codec.decode(wire, chunk, out);
+  codec.decode(gpu_wire, chunk, gpu_out);
+  ASSERT_TRUE(same_bits(gpu_out, out));
+  out.copy_(values);
+  codec.decode_add(wire, chunk, out);
+  codec.decode_add(gpu_wire, chunk, x);
+  ASSERT_TRUE(same_bits(x, out));
+
+  // The owner of a chunk among three.
+  const at::Tensor messages = at::cat({wire, wire}), mean = at::full_like(wire, 0xaa);
+  const at::Tensor gpu_messages = messages.to(kGpu), gpu_mean = at::full_like(gpu_wire, 1);
+  codec.reduce(values.clone(), messages, chunk, 3, lost, mean);
+  codec.reduce(on_gpu(values, offset), gpu_messages, chunk, 3, gpu_lost, gpu_mean);
+  if (at::isfinite(out).all().item<bool>()) {  // sums may keep either of two NaNs
+    ASSERT_TRUE(same_bits(gpu_mean, mean));
+  }
+  if (residual.defined()) {
+    ASSERT_TRUE(same_bits(gpu_lost, lost));
+  }
+}
+
+void compare_everything() {
+  for (const MakeCodec make : kCodecs) {
+    const auto codec = make(CodecPath::by_device);
+    const auto chunk_for = [&](int64_t size) {
+      return (size + codec->block() - 1) / codec->block() * codec->block();
+    };
+    for (const Pattern& pattern : testing::patterns()) {
+      for (const int64_t size :
+           {0, 1, 3, 17, 127, 255, 256, 257, 511, 512, 513, 1300, 4097, 100'003}) {
+        const at::Tensor values = at::tensor(testing::make(pattern, size), at::kFloat);
+        for (const int64_t offset : {0, 1}) {
+          for (const bool feedback : {false, true}) {
+            if (feedback && !codec->takes_residual()) continue;
+            SCOPED_TRACE(std::string(codec->name()) + ", " + pattern.name + ", " +
+                         std::to_string(size) + " at " + std::to_string(offset) +
+                         (feedback ? ", residual" : ""));
+            at::Tensor residual;
+            if (feedback)
+              residual = at::tensor(testing::make(pattern, size, 5), at::kFloat).mul_(0.25);
+            ASSERT_NO_FATAL_FAILURE(expect_the_cpus_bytes(
+                *codec, values, chunk_for(size) + offset * 2 * codec->block(), offset,
+                residual));
+          }
+        }
+      }
+    }
+    const at::Tensor many = at::randn({(int64_t{1} << 24) + 77});
+    ASSERT_NO_FATAL_FAILURE(expect_the_cpus_bytes(
+        *codec, many, chunk_for(many.numel()), 0,
+        codec->takes_residual() ? at::randn({many.numel()}).mul_(0.1) : at::Tensor()));
+  }
+}
+
+TEST(CudaCodec, TheKernelsGiveTheBytesOfTheCpu) {
+  testing::run_alone_on_cuda([] {
+    ASSERT_TRUE(cuda_kernels()) << *why_no_cuda_kernels();
+    compare_everything();
+  });
+}
+
+}  // namespace
+}  // namespace brigade
