@@ -10,7 +10,7 @@
 #include "bindings.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
-#include "engine/replicas.h"
+#include "engine/agreement/replicas.h"
 #include "reduction.h"
 
 namespace brigade::python {

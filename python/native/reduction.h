@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/agreement/layout.h"
 #include "engine/bridge.h"
 #include "engine/engine.h"
 #include "engine/gradient_drop.h"
-#include "engine/layout.h"
 
 namespace c10d {
 class Reducer;

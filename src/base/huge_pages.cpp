@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 namespace brigade::base {
 namespace {

@@ -1,6 +1,6 @@
 #include "base/processor.h"
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 namespace brigade::base {
 

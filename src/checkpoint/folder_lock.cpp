@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 #include "brigade/safetensors.h"
 
 namespace brigade::checkpoint {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/exception_text.h"
+#include "base/files/input_file.h"
 #include "base/hash.h"
-#include "base/input_file.h"
 #include "checkpoint/format.h"
 
 namespace brigade {

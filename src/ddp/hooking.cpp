@@ -5,8 +5,8 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/core_state.h"
+#include "engine/agreement/layout.h"
 #include "engine/bridge.h"
-#include "engine/layout.h"
 #include "torch_port/reducer.h"
 
 namespace brigade {

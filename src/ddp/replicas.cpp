@@ -1,5 +1,5 @@
 // The check for ranks that drift apart.
-#include "engine/replicas.h"
+#include "engine/agreement/replicas.h"
 
 #include "ddp/core_state.h"
 

@@ -2,7 +2,7 @@
 #include <sstream>
 
 #include "ddp/core_state.h"
-#include "engine/layout.h"
+#include "engine/agreement/layout.h"
 
 namespace brigade {
 namespace {

@@ -70,14 +70,9 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, at::Tensor residual
 
   // The owner's own values take part as they are, with their residual.
   at::Tensor sum = chunks.of(values, me), lost = residual_of(me);
-  each_other(ranks, me, [&](int, int place) {
-    codec.decode_add(chunks.message(incoming, place), chunks.length, sum);
-  });
   // The last of the outgoing messages lies beside those that come in.
   at::Tensor mean = chunks.message(outgoing, ranks - 2);
-  if (lost.defined()) lost.div_(divisor);
-  codec.encode(sum, chunks.length, 1.0 / divisor, lost, mean);
-  if (lost.defined()) lost.mul_(divisor);
+  codec.reduce(sum, incoming, chunks.length, divisor, lost, mean);
   for (int place = 0; place < ranks - 2; ++place)
     chunks.message(outgoing, place).copy_(mean);
   co_await comm.all_to_others(outgoing, incoming);

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/error_file.h"
+#include "base/files/error_file.h"
 
 namespace brigade::group {
 

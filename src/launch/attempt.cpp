@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/error_file.h"
+#include "base/files/error_file.h"
 #include "launch/worker_streams.h"
 
 namespace brigade::launching {

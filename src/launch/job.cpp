@@ -11,12 +11,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "group/environment.h"
+#include "launch/admission/first_node.h"
+#include "launch/admission/forwarder.h"
+#include "launch/admission/secret.h"
 #include "launch/attempt.h"
-#include "launch/first_node.h"
-#include "launch/forwarder.h"
 #include "launch/nodes.h"
 #include "launch/report.h"
-#include "launch/secret.h"
 #include "launch/store.h"
 
 namespace brigade::launching {

@@ -18,7 +18,7 @@
 #include <random>
 #include <sstream>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 #include "brigade/error.h"
 
 namespace brigade::launching {

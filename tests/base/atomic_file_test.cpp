@@ -1,4 +1,4 @@
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 #include "brigade/error.h"
 #include "support/command.h"
 

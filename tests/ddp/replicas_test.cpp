@@ -1,5 +1,5 @@
 // Ranks that drift apart are found out.
-#include "engine/replicas.h"
+#include "engine/agreement/replicas.h"
 
 #include "ddp/models.h"
 

@@ -1,5 +1,5 @@
 // The proof of a secret, as bytes.
-#include "launch/admission.h"
+#include "launch/admission/admission.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

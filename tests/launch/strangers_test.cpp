@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "group/network.h"
-#include "launch/admission.h"
+#include "launch/admission/admission.h"
+#include "launch/admission/guarded_store.h"
 #include "launch/child.h"
-#include "launch/guarded_store.h"
 #include "launch/several_nodes.h"
 #include "launch/stranger.h"
 

@@ -16,7 +16,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 namespace brigade::testing {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "brigade/error.h"
 #include "brigade/launch.h"
-#include "common/number_text.h"
-#include "common/quantities.h"
+#include "common/options/number_text.h"
+#include "common/options/quantities.h"
 #include "support/network_namespaces.h"
 
 namespace brigade::tool {

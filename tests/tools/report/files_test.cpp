@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "common/terminal.h"
 #include "report/metrics.h"
 #include "report/report.h"

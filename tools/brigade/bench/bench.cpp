@@ -12,9 +12,9 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
-#include "common/number_between.h"
-#include "common/number_text.h"
-#include "common/quantities.h"
+#include "common/options/number_between.h"
+#include "common/options/number_text.h"
+#include "common/options/quantities.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
 

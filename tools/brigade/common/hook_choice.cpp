@@ -5,7 +5,7 @@
 
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
-#include "common/quantities.h"
+#include "common/options/quantities.h"
 
 namespace brigade::tool {
 namespace {

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
-#include "common/option_checks.h"
+#include "base/files/atomic_file.h"
+#include "common/options/option_checks.h"
 
 namespace brigade::tool {
 

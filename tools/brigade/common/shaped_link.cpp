@@ -15,8 +15,8 @@
 #include <sstream>
 
 #include "brigade/error.h"
-#include "common/number_text.h"
-#include "common/quantities.h"
+#include "common/options/number_text.h"
+#include "common/options/quantities.h"
 
 namespace brigade::tool {
 namespace {

@@ -3,15 +3,15 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "brigade/error.h"
 #include "brigade/hooks/registry.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
-#include "common/number_between.h"
-#include "common/number_text.h"
-#include "common/option_checks.h"
-#include "common/quantities.h"
+#include "common/options/number_between.h"
+#include "common/options/number_text.h"
+#include "common/options/option_checks.h"
+#include "common/options/quantities.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
 #include "demo/files.h"

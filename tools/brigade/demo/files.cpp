@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "report/metrics.h"
 #include "report/report.h"
 #include "report/tensorboard.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "common/answers.h"
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "common/shaped_link.h"
 #include "demo/print.h"
 

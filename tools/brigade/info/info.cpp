@@ -17,12 +17,12 @@
 #include "base/processor.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
+#include "codec/cuda_module.h"
 #include "common/accelerator.h"
 #include "common/command.h"
 #include "common/json_file.h"
 #include "common/shaped_link.h"
 #include "kernels/isa.h"
-#include "codec/cuda_module.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::tool {
@@ -53,8 +53,8 @@ Json cuda_part() {
       std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10);
   part["devices"] = cuda_device_names();
   const auto reason = why_no_cuda_kernels();
-  part["kernels"] = reason ? not_available("ATen's operations instead: " + *reason)
-                           : available();
+  part["kernels"] =
+      reason ? not_available("ATen's operations instead: " + *reason) : available();
   return part;
 }
 

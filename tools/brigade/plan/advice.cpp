@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/hook_choice.h"
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 
 namespace brigade::tool {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 namespace brigade::tool {
 

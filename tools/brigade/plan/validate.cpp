@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "common/answers.h"
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
 #include "common/workers.h"

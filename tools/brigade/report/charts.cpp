@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "report/svg.h"
 
 namespace brigade::tool {

@@ -3,7 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "report/run_record.h"
 
 namespace brigade::tool {

@@ -5,8 +5,8 @@
 #include <set>
 #include <sstream>
 
-#include "base/atomic_file.h"
-#include "common/number_text.h"
+#include "base/files/atomic_file.h"
+#include "common/options/number_text.h"
 #include "report/charts.h"
 #include "report/style.h"
 #include "report/svg.h"

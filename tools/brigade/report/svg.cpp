@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 
 namespace brigade::tool {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "report/run_record.h"
 
 namespace brigade::tool {

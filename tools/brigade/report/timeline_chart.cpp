@@ -4,7 +4,7 @@
 #include <map>
 #include <sstream>
 
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "report/charts.h"
 #include "report/svg.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/files/input_file.h"
 #include "base/hash.h"
-#include "base/input_file.h"
 #include "base/option_spec.h"
 #include "brigade/error.h"
 #include "train/digits.h"

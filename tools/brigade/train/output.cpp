@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/atomic_file.h"
-#include "base/input_file.h"
+#include "base/files/atomic_file.h"
+#include "base/files/input_file.h"
 #include "common/json_file.h"
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 #include "report/report.h"
 #include "report/trace_file.h"
 

@@ -4,15 +4,15 @@
 #include <memory>
 #include <sstream>
 
-#include "base/atomic_file.h"
-#include "base/read_whole.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_whole.h"
 #include "brigade/checkpoint.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
-#include "common/option_checks.h"
+#include "common/options/option_checks.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
 #include "train/lr_schedule.h"

@@ -1,4 +1,4 @@
-#include "common/option_checks.h"
+#include "common/options/option_checks.h"
 
 #include <charconv>
 #include <cstdint>

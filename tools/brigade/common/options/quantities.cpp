@@ -1,4 +1,4 @@
-#include "common/quantities.h"
+#include "common/options/quantities.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "engine/replicas.h"
+#include "engine/agreement/replicas.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ops/hash_tensor.h>

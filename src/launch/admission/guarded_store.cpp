@@ -1,4 +1,4 @@
-#include "launch/guarded_store.h"
+#include "launch/admission/guarded_store.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>

@@ -1,4 +1,4 @@
-#include "launch/local_peers.h"
+#include "launch/admission/local_peers.h"
 
 #include <dirent.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <sstream>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 #include "launch/worker_family.h"
 
 namespace brigade::launching {

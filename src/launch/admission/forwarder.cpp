@@ -1,4 +1,4 @@
-#include "launch/forwarder.h"
+#include "launch/admission/forwarder.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -20,8 +20,8 @@
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
-#include "launch/admission.h"
-#include "launch/local_peers.h"
+#include "launch/admission/admission.h"
+#include "launch/admission/local_peers.h"
 
 namespace brigade::launching {
 namespace {

@@ -1,4 +1,4 @@
-#include "launch/secret.h"
+#include "launch/admission/secret.h"
 
 #include <fcntl.h>
 #include <openssl/crypto.h>

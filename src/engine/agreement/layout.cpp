@@ -1,4 +1,4 @@
-#include "engine/layout.h"
+#include "engine/agreement/layout.h"
 
 #include <algorithm>
 #include <sstream>

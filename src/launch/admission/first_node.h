@@ -9,7 +9,7 @@
 #include <string>
 
 #include "group/network.h"
-#include "launch/secret.h"
+#include "launch/admission/secret.h"
 
 namespace c10d {
 class Store;

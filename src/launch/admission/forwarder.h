@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "group/network.h"
-#include "launch/guarded_store.h"
-#include "launch/secret.h"
+#include "launch/admission/guarded_store.h"
+#include "launch/admission/secret.h"
 
 namespace brigade::launching {
 

@@ -1,4 +1,4 @@
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 #include <fcntl.h>
 #include <unistd.h>

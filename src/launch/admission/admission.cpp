@@ -1,4 +1,4 @@
-#include "launch/admission.h"
+#include "launch/admission/admission.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

@@ -1,4 +1,4 @@
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 
 #include <array>
 #include <cmath>

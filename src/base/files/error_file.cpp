@@ -1,4 +1,4 @@
-#include "base/error_file.h"
+#include "base/files/error_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/read_whole.h"
+#include "base/files/read_whole.h"
 
 namespace brigade::base {
 namespace {

@@ -1,4 +1,4 @@
-#include "launch/first_node.h"
+#include "launch/admission/first_node.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 #include "brigade/error.h"
 #include "group/tcp_store.h"
-#include "launch/admission.h"
+#include "launch/admission/admission.h"
 
 namespace brigade::launching {
 namespace {

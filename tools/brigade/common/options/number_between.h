@@ -5,7 +5,7 @@
 #include <charconv>
 #include <string>
 
-#include "common/number_text.h"
+#include "common/options/number_text.h"
 
 namespace brigade::tool {
 

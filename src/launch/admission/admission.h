@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "launch/secret.h"
+#include "launch/admission/secret.h"
 
 namespace brigade::launching {
 
