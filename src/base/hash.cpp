@@ -7,6 +7,9 @@
 
 namespace brigade::base {
 
-uint64_t hash64(std::string_view bytes) { return XXH64(bytes.data(), bytes.size(), 0); }
+uint64_t hash64(std::string_view bytes) {
+  if (bytes.empty()) bytes = "";  // an empty one may have no address
+  return XXH64(bytes.data(), bytes.size(), 0);
+}
 
 }  // namespace brigade::base

@@ -79,7 +79,7 @@ std::vector<std::string> lines_from(int rank, const std::string& text, size_t co
 std::string agree_on_set(const std::string& folder, int64_t step,
                          const ProcessGroup& group) {
   const auto all = agree(group, "saving a checkpoint", [&]() -> std::string {
-    const std::string text = std::to_string(step) + "\n";
+    std::string text = std::to_string(step) + "\n";
     if (group.rank() != 0) {
       checkpoint::give_back_folder(folder);
       return text;

@@ -92,7 +92,7 @@ std::string write_file(const std::string& path, const SafetensorsFile& content) 
   const std::vector<Stored> tensors = in_order(content.tensors);
   std::string header = header_text(content, tensors);
   const size_t place = checksum_place(header);
-  const std::string checksum = digits(header_hash(header, place));
+  std::string checksum = digits(header_hash(header, place));
   header.replace(place, checksum.size(), checksum);
 
   try {

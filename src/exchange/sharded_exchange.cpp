@@ -65,7 +65,7 @@ Task<void> ShardedExchange::run(std::vector<ShardedItem> items, at::Tensor bucke
     elements += in_place.back().scratch();
   }
   ShardLayout layout(std::move(small), comm.size(), comm.rank());
-  elements += 2 * comm.size() * layout.length();
+  elements += int64_t{2} * comm.size() * layout.length();
 
   // Those that have their turn are earlier buckets, which have gone on to later stations.
   const Semaphore::Permit turn = co_await turns_.acquire(comm);
@@ -82,7 +82,7 @@ Task<void> ShardedExchange::run_in(at::Tensor memory, std::vector<ShardedItem> l
     co_await exchange_together(small, bucket, memory, change, comm);
     co_return;
   }
-  int64_t at = 2 * comm.size() * small.length();
+  int64_t at = int64_t{2} * comm.size() * small.length();
   const at::Tensor for_small = memory.narrow(0, 0, at);
   std::vector<at::Tensor> scratch;
   for (const InPlaceExchange& each : in_place) {

@@ -247,14 +247,14 @@ Master read_master(const Lookup& lookup, const Environment& environment) {
 }
 
 std::optional<std::chrono::milliseconds> read_timeout(const Lookup& lookup) {
-  auto value = lookup("BRIGADE_TIMEOUT");
+  const auto value = lookup("BRIGADE_TIMEOUT");
   if (!value) return std::nullopt;
+  const std::string& text = *value;
+  const char* const last = text.data() + text.size();
   double seconds = 0;
-  auto [end, error] =
-      std::from_chars(value->data(), value->data() + value->size(), seconds);
-  if (error != std::errc() || end != value->data() + value->size() ||
-      !(seconds >= 0.001 && seconds <= 1e7)) {
-    refuse("BRIGADE_TIMEOUT", *value, "seconds, from 0.001 to 10000000");
+  const auto [end, error] = std::from_chars(text.data(), last, seconds);
+  if (error != std::errc() || end != last || !(seconds >= 0.001 && seconds <= 1e7)) {
+    refuse("BRIGADE_TIMEOUT", text, "seconds, from 0.001 to 10000000");
   }
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }

@@ -182,7 +182,7 @@ void check_members(const State& state, const std::vector<int>& ranks) {
 // torch.distributed's groups of several backends ("cpu:gloo,cuda:nccl") have no name of
 // their own.
 std::string backend_name(c10d::ProcessGroup& group) {
-  const std::string name = group.getBackendName();
+  std::string name = group.getBackendName();
   if (name != "undefined" && name != "custom") return name;
   for (c10::DeviceType type : {c10::DeviceType::CUDA, c10::DeviceType::CPU}) {
     for (const c10::Device& device : group.getDeviceTypes()) {

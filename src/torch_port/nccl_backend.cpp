@@ -60,7 +60,9 @@ c10::Device bind_cuda_device(int local_rank) {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout) {
-  return loaded().module->make_backend(std::move(store), rank, size, timeout);
+  const NcclModule* module = loaded().module;
+  TORCH_CHECK(module, "NCCL cannot be used: ", loaded().reason);
+  return module->make_backend(std::move(store), rank, size, timeout);
 }
 
 }  // namespace brigade::torch_port

@@ -58,7 +58,8 @@ at::Tensor random(const Shape& shape, std::uint64_t seed) {
 // What a rank puts in: known to all ranks, so that each can work out the exact mean.
 at::Tensor gradient(const HookCheck& check, const Shape& shape, int rank, int step,
                     size_t index) {
-  const auto place = static_cast<std::uint64_t>(rank * 1000 + step);
+  const auto place =
+      static_cast<std::uint64_t>(rank) * 1000 + static_cast<std::uint64_t>(step);
   if (!check.low_rank) return random(shape, place * 100 + index);
   const std::int64_t side = std::llround(std::sqrt(c10::multiply_integers(shape)));
   const at::Tensor left = random({side, 2}, 1'000'000 + index);
