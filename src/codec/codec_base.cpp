@@ -99,9 +99,11 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
   if (way_for(own) != Way::cuda || !reduces_on_cuda() || own.numel() == 0) {
     for (int64_t i = 0; i < count; ++i)
       decode_add(messages.narrow(0, i * bytes, bytes), chunk_elements, own);
-    if (residual.defined()) residual.div_(divisor);
+    // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
+    const at::Tensor by = at::scalar_tensor(divisor, own.options());
+    if (residual.defined()) residual.div_(by);
     encode(own, chunk_elements, 1.0 / divisor, residual, wire);
-    if (residual.defined()) residual.mul_(divisor);
+    if (residual.defined()) residual.mul_(by);
     return;
   }
   check_floats(own, "values", chunk_elements);

@@ -265,7 +265,10 @@ void Forwarder::Carrier::carry() {
   }
   if (poll(fds.data(), fds.size(), patience()) < 0) {
     if (errno == EINTR) return;
-    throw Error(std::string("poll: ") + std::strerror(errno));
+    // What poll() calls an invalid argument is more descriptors than the limit allows.
+    if (errno == EINVAL) errno = EMFILE;
+    throw Error(std::string("poll: ") + std::strerror(errno) +
+                (errno == EMFILE ? " (see ulimit -n)" : ""));
   }
   const auto now = steady_clock::now();
   const pollfd* events = fds.data() + 1 + doors_.size();
