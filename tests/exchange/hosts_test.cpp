@@ -1,13 +1,12 @@
 // The two-phase all-reduce where ranks share hosts: against the same arithmetic done in one
 // place, its error feedback, and what it sends to other hosts.
-#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "codec/codecs.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
+#include "exchange/coded.h"
 #include "exchange/two_phase.h"
 #include "support/ranks.h"
 
@@ -15,34 +14,12 @@ namespace brigade {
 namespace {
 
 using engine::Engine;
+using testing::all_codecs;
+using testing::coded_once;
 using testing::make_bucket;
 using testing::run_ranks;
+using testing::values_of;
 using Hosts = std::vector<int>;  // by rank
-
-std::vector<std::shared_ptr<Codec>> all_codecs() {
-  std::vector<std::shared_ptr<Codec>> all;
-  all.push_back(make_fp16_codec());
-  all.push_back(make_bf16_codec());
-  all.push_back(make_int8_codec());
-  all.push_back(make_affine_block_codec());
-  all.push_back(make_affine_tensor_codec());
-  return all;
-}
-
-at::Tensor values_of(int64_t n, int rank, int64_t step) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(
-      static_cast<uint64_t>(rank * 7919 + step * 31 + n));
-  return at::randn({n}, generator, at::TensorOptions().dtype(at::kFloat));
-}
-
-at::Tensor coded_once(const at::Tensor& values, const Codec& codec, int64_t chunk,
-                      double scale) {
-  at::Tensor wire = at::empty({codec.wire_bytes(chunk)}, at::kByte);
-  codec.encode(values, chunk, scale, at::Tensor(), wire);
-  at::Tensor out = at::empty_like(values);
-  codec.decode(wire, chunk, out);
-  return out;
-}
 
 int64_t chunk_length(int64_t n, int64_t owners, const Codec& codec) {
   const int64_t even = (n + owners - 1) / owners;

@@ -2,45 +2,22 @@
 // feedback.
 #include "exchange/two_phase.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "codec/codecs.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
+#include "exchange/coded.h"
 #include "support/ranks.h"
 
 namespace brigade {
 namespace {
 
 using engine::Engine;
+using testing::all_codecs;
+using testing::coded_once;
 using testing::make_bucket;
 using testing::run_ranks;
-
-std::vector<std::shared_ptr<Codec>> codecs() {
-  std::vector<std::shared_ptr<Codec>> all;
-  all.push_back(make_fp16_codec());
-  all.push_back(make_bf16_codec());
-  all.push_back(make_int8_codec());
-  all.push_back(make_affine_block_codec());
-  all.push_back(make_affine_tensor_codec());
-  return all;
-}
-
-at::Tensor input(int64_t n, int rank, int64_t step) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(
-      static_cast<uint64_t>(rank * 7919 + step * 31 + n));
-  return at::randn({n}, generator, at::TensorOptions().dtype(at::kFloat));
-}
-
-at::Tensor coded(const at::Tensor& values, const Codec& codec, int64_t chunk,
-                 double scale) {
-  at::Tensor wire = at::empty({codec.wire_bytes(chunk)}, at::kByte);
-  codec.encode(values, chunk, scale, at::Tensor(), wire);
-  at::Tensor out = at::empty_like(values);
-  codec.decode(wire, chunk, out);
-  return out;
-}
+using testing::values_of;
 
 // What the ranks must come to: each chunk coded by every rank but its owner, added up in
 // the order of the ranks to the owner's values, the mean coded once more.
@@ -54,9 +31,9 @@ at::Tensor segment_reference(const std::vector<at::Tensor>& inputs, const Codec&
     at::Tensor sum = inputs[owner].narrow(0, begin, length).clone();
     for (int64_t rank = 0; rank < ranks; ++rank) {
       if (rank != owner)
-        sum += coded(inputs[rank].narrow(0, begin, length), codec, chunk, 1.0);
+        sum += coded_once(inputs[rank].narrow(0, begin, length), codec, chunk, 1.0);
     }
-    parts.push_back(coded(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
+    parts.push_back(coded_once(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
   }
   return at::cat(parts);
 }
@@ -65,9 +42,9 @@ at::Tensor segment_reference(const std::vector<at::Tensor>& inputs, const Codec&
 constexpr int64_t kSegment = int64_t{1} << 21;
 
 at::Tensor reference(int64_t n, int ranks, int64_t step, const Codec& codec) {
-  if (ranks == 1) return input(n, 0, step);
+  if (ranks == 1) return values_of(n, 0, step);
   std::vector<at::Tensor> inputs, parts;
-  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input(n, rank, step));
+  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(values_of(n, rank, step));
   for (int64_t begin = 0; begin < n; begin += kSegment) {
     std::vector<at::Tensor> segment;
     for (const at::Tensor& whole : inputs)
@@ -108,12 +85,13 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TwoPhaseExchange, ::testing::Values(1, 2, 3, 4))
 TEST_P(TwoPhaseExchange, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
-    for (const auto& codec : codecs()) {
+    for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001,
                         static_cast<int>(2 * kSegment + 1001)}) {
         SCOPED_TRACE(std::string(codec->name()) + " of " + std::to_string(n));
-        const at::Tensor result = exchanged(*exchange.engine, input(n, group.rank(), 0));
+        const at::Tensor result =
+            exchanged(*exchange.engine, values_of(n, group.rank(), 0));
         EXPECT_TRUE(at::equal(result, reference(n, group.size(), 0, *codec)));
       }
     }
@@ -124,7 +102,7 @@ TEST_P(TwoPhaseExchange, IsExactWhereTheCodecsAre) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     const int64_t n = 1000;
-    for (const auto& codec : codecs()) {
+    for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       SCOPED_TRACE(std::string(codec->name()));
       // Only 0 and 12 (the rank + 1): codes 0 and the last one in every block; their mean
@@ -141,7 +119,7 @@ TEST_P(TwoPhaseExchange, IsExactWhereTheCodecsAre) {
 TEST_P(TwoPhaseExchange, NothingToSendIsNoCollective) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
-    for (const auto& codec : codecs()) {
+    for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       EXPECT_EQ(exchanged(*exchange.engine, at::empty({0})).numel(), 0);
     }
@@ -153,7 +131,7 @@ TEST_P(TwoPhaseExchange, NothingToSendIsNoCollective) {
 TEST_P(TwoPhaseExchange, TheMeanResidualIsWhatTheResultsLack) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
-    for (const auto& codec : codecs()) {
+    for (const auto& codec : all_codecs()) {
       if (!codec->takes_residual() || group.size() == 1) continue;
       exchange.use(codec);
       for (int64_t n : {int64_t{1}, int64_t{257}, int64_t{4097}, kSegment + 17}) {
@@ -162,9 +140,9 @@ TEST_P(TwoPhaseExchange, TheMeanResidualIsWhatTheResultsLack) {
         at::Tensor in = at::zeros({n}, at::kDouble), out = at::zeros({n}, at::kDouble);
         double first = 0, last = 0;
         for (int64_t step = 0; step < 8; ++step) {
-          out += exchanged(*exchange.engine, input(n, group.rank(), step));
+          out += exchanged(*exchange.engine, values_of(n, group.rank(), step));
           for (int rank = 0; rank < group.size(); ++rank)
-            in += input(n, rank, step).to(at::kDouble) / group.size();
+            in += values_of(n, rank, step).to(at::kDouble) / group.size();
           last = (in - out).abs().max().item<double>();
           if (step == 0) first = last;
         }
@@ -187,7 +165,7 @@ TEST_P(TwoPhaseExchange, TrafficDoesNotGrowWithTheNumberOfRanks) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     const int64_t n = 12 * 4096, w = group.size();
-    for (const auto& codec : codecs()) {
+    for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       exchanged(*exchange.engine, at::ones({n}));
       EXPECT_EQ(exchange.engine->stats().last_step.bytes_sent,

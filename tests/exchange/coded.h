@@ -1,0 +1,39 @@
+// What tests of exchanges share: every codec, inputs known to all ranks, one round of
+// coding.
+#pragma once
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <memory>
+#include <vector>
+
+#include "codec/codecs.h"
+
+namespace brigade::testing {
+
+inline std::vector<std::shared_ptr<Codec>> all_codecs() {
+  std::vector<std::shared_ptr<Codec>> all;
+  all.push_back(make_fp16_codec());
+  all.push_back(make_bf16_codec());
+  all.push_back(make_int8_codec());
+  all.push_back(make_affine_block_codec());
+  all.push_back(make_affine_tensor_codec());
+  return all;
+}
+
+inline at::Tensor values_of(int64_t n, int rank, int64_t step) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(
+      static_cast<uint64_t>(rank * 7919 + step * 31 + n));
+  return at::randn({n}, generator, at::TensorOptions().dtype(at::kFloat));
+}
+
+// values * scale, encoded and decoded.
+inline at::Tensor coded_once(const at::Tensor& values, const Codec& codec, int64_t chunk,
+                             double scale) {
+  at::Tensor wire = at::empty({codec.wire_bytes(chunk)}, at::kByte);
+  codec.encode(values, chunk, scale, at::Tensor(), wire);
+  at::Tensor out = at::empty_like(values);
+  codec.decode(wire, chunk, out);
+  return out;
+}
+
+}  // namespace brigade::testing
