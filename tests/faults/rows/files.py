@@ -40,7 +40,7 @@ ROWS = [
     Fault("a table is {}", (put("table", "{}", _CSV), with_args("--data", "csv:table"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing", "garbage")),
     Fault("reading a text fails with {}", (put("text", "file", _TEXT * 8),
-          with_calls("call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
+          with_calls("call=read,path={folder}/text,short=400;call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
           refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     Fault("reading a table fails with {}", (put("table", "file", _CSV),
           with_calls("call=read,path={folder}/table,errno={}"), with_args("--data", "csv:table"), start),

@@ -22,7 +22,7 @@ ROWS = [
     Fault("the disk becomes read-only", (with_calls("call=open,path={folder}/checkpoint/step*,nth=9+,errno=EROFS"), start),
           Ends(launcher=(1, "Read-only"), rank0=(1, "Read-only"), rank1=(1, "Read-only")), limit=20, needs=("shim",)),
     Fault("stdout is full", (with_stdout("full"), start),
-          Ends(launcher=(None, "No space left|stdout"), rank0=(None, "No space left|stdout"), rank1=None, resumes=False, within=20), jobs=CPP, limit=20),
+          Ends(launcher=(None, "No space left|stdout|standard output"), rank0=(None, "No space left|stdout|standard output"), rank1=None, resumes=False, within=20), jobs=CPP, limit=20),
     Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20),
           jobs=("run", "train"), limit=20),
     Fault("stdout is closed", (with_stdout("closed"), start), EndsOrTrains(Ends(within=20)), jobs=CPP, limit=20),
