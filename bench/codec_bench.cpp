@@ -17,6 +17,7 @@
 
 #include "kernels/affine_u8.h"
 #include "kernels/cast.h"
+#include "kernels/int4_block.h"
 #include "kernels/int8_block.h"
 
 namespace brigade::kernels {
@@ -44,6 +45,7 @@ struct Data {
   Buffer<std::uint16_t> halves{kElements};
   Buffer<std::uint8_t> codes{kElements};
   Buffer<float> scales{kElements / kInt8Block};
+  Buffer<float> steps{kElements / kInt4Block};
   Buffer<AffineHeader> headers{kElements / kAffineBlock};
   Buffer<char> copy_from{kElements * 8}, copy_to{kElements * 8};
 
@@ -148,6 +150,25 @@ void add_int8(std::vector<Case>& cases, const std::string& name, const Int8Kerne
   cases.push_back({name + "/decode_add", kElements * 8.0 + wire, add, plain, kUnchecked});
 }
 
+void add_int4(std::vector<Case>& cases, const std::string& name, const Int4Kernels& k) {
+  Data& d = Data::get();
+  const double wire = kElements * (0.5 + 4.0 / kInt4Block);
+  const auto codes = d.codes.span.first(kElements / 2);
+  const auto encode = [=, &d](std::span<float> residual) {
+    k.encode(d.values.span, 1.0f, residual, d.steps.span, codes);
+  };
+  const auto plain = [encode] { encode({}); };
+  const auto feedback = [encode, &d] { encode(d.residual.span); };
+  const auto decode = [=, &d] { k.decode(d.steps.span, codes, d.out.span); };
+  const auto add = [=, &d] { k.decode_add(d.steps.span, codes, d.out.span); };
+  const auto decoded = [&d] { return close(d.values.span, d.out.span, 0.25f); };
+  cases.push_back(
+      {name + "/encode_residual", kElements * 12.0 + wire, feedback, kNothing, kUnchecked});
+  cases.push_back({name + "/encode", kElements * 4.0 + wire, plain, kNothing, kUnchecked});
+  cases.push_back({name + "/decode", kElements * 4.0 + wire, decode, plain, decoded});
+  cases.push_back({name + "/decode_add", kElements * 8.0 + wire, add, plain, kUnchecked});
+}
+
 void add_affine(std::vector<Case>& cases, const std::string& name, const AffineKernels& k,
                 std::size_t block) {
   Data& d = Data::get();
@@ -172,6 +193,7 @@ std::vector<Case> make_cases() {
     add_casts(cases, name + "/fp16", fp16_kernels(isa), 0x1p-11f);
     add_casts(cases, name + "/bf16", bf16_kernels(isa), 0x1p-8f);
     add_int8(cases, name + "/int8", int8_kernels(isa));
+    add_int4(cases, name + "/int4", int4_kernels(isa));
     add_affine(cases, name + "/affine_block", affine_kernels(isa), kAffineBlock);
     add_affine(cases, name + "/affine_tensor", affine_kernels(isa), kElements);
   }

@@ -116,9 +116,9 @@ int main(int count, char** arguments) try {
               "TB/s", "of copy", "x of ATen", "verified");
   using Make = std::unique_ptr<Codec> (*)(CodecPath);
   for (const int64_t size : sizes) {
-    for (const Make make :
-         std::initializer_list<Make>{make_fp16_codec, make_bf16_codec, make_int8_codec,
-                                     make_affine_block_codec, make_affine_tensor_codec}) {
+    for (const Make make : std::initializer_list<Make>{
+             make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
+             make_affine_block_codec, make_affine_tensor_codec}) {
       bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18);
     }
   }

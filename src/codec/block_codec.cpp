@@ -59,7 +59,7 @@ class Int8Codec final : public CodecBase {
   int64_t header_bytes(int64_t elements) const override {
     return blocks_in(elements, kBlock) * static_cast<int64_t>(sizeof(float));
   }
-  int64_t bytes_per_code() const override { return 1; }
+  int64_t code_bytes(int64_t elements) const override { return elements; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float> residual,
                      Bytes headers, Bytes codes) const override {
@@ -121,7 +121,7 @@ class AffineCodec final : public CodecBase {
     const int64_t blocks = block_ > 0 ? blocks_in(elements, block_) : 1;
     return blocks * static_cast<int64_t>(sizeof(kernels::AffineHeader));
   }
-  int64_t bytes_per_code() const override { return 1; }
+  int64_t code_bytes(int64_t elements) const override { return elements; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float> residual,
                      Bytes headers, Bytes codes) const override {

@@ -2,12 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <limits>
+
+#include "kernels/int4_block.h"
 
 namespace brigade::blocks {
 namespace {
 
 constexpr float kLargest = 3.3e38f;
+constexpr float kLargestRotated = 1e37f;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -27,6 +31,24 @@ at::Tensor divisor_of(const at::Tensor& scale) {
 // 0.5 for blocks with a range that may overflow a float, else 1.
 at::Tensor shrink_of(const at::Tensor& scale) {
   return at::where(scale > 0x1p100, at::full_like(scale, 0.5), at::ones_like(scale));
+}
+
+// Sums and differences of values that lie 64, 32, 16, 8 and 4 apart, in rows of 128.
+at::Tensor rotate(at::Tensor y) {
+  const int64_t rows = y.size(0);
+  for (const int64_t stride : {64, 32, 16, 8, 4}) {
+    const at::Tensor pairs = y.view({rows, -1, 2, stride});
+    const at::Tensor a = pairs.select(2, 0), b = pairs.select(2, 1);
+    y = at::stack({a + b, a - b}, 2).view({rows, 128});
+  }
+  return y;
+}
+
+// int4_block.h's D.
+at::Tensor signs_like(const at::Tensor& rows) {
+  std::array<float, kernels::kInt4Block> signs{};
+  for (unsigned i = 0; i < signs.size(); ++i) signs[i] = kernels::int4_sign(i);
+  return at::tensor(at::ArrayRef<float>(signs), at::kFloat).to(rows.device());
 }
 
 }  // namespace
@@ -53,6 +75,29 @@ Rows encode_int8(const at::Tensor& rows) {
 
 at::Tensor decode_int8(const at::Tensor& params, const at::Tensor& codes) {
   return codes.to(at::kFloat).mul_(params);
+}
+
+Rows encode_int4(const at::Tensor& rows) {
+  const at::Tensor finite = at::isfinite(rows).all(1, /*keepdim=*/true);
+  const at::Tensor p = at::where(finite, rows, at::zeros_like(rows));
+  const at::Tensor y =
+      rotate(p.clamp(-kLargestRotated, kLargestRotated).mul_(signs_like(p)));
+  const at::Tensor step =
+      step_of(y.abs().amax(1, /*keepdim=*/true).to(at::kDouble), 7 * 32.0);
+  const at::Tensor whole =
+      y.div(divisor_of(step.mul(32))).round_().clamp_(-7, 7).to(at::kChar);
+  const at::Tensor nibbles = whole.bitwise_and(15).to(at::kByte);
+  const at::Tensor packed =
+      nibbles.narrow(1, 0, 64).bitwise_or(nibbles.narrow(1, 64, 64).mul(16));
+  const at::Tensor params = at::where(finite, step, at::full_like(step, kNan));
+  return {params, packed, decode_int4(params, packed)};
+}
+
+at::Tensor decode_int4(const at::Tensor& params, const at::Tensor& codes) {
+  const at::Tensor nibbles =
+      at::cat({codes.bitwise_and(15), codes.bitwise_right_shift(4)}, 1).to(at::kFloat);
+  const at::Tensor whole = at::where(nibbles > 7, nibbles - 16, nibbles);
+  return rotate(whole).mul_(signs_like(whole)).mul_(params);
 }
 
 Rows encode_affine(const at::Tensor& rows) {

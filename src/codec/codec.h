@@ -9,7 +9,7 @@
 //             all); they are then filled up in the message only.
 //   message   A 1-D contiguous uint8 tensor of `wire_bytes(chunk)` bytes, on the values'
 //             device: [headers][codes]. All messages of one chunk length have the same
-//             size. The bytes behind the last value are zero, and no decoder reads them.
+//             size. The bytes behind the last value's are zero, and no decoder reads them.
 //   residual  Error feedback: what the encoding of the last step lost. It is added to the
 //             values of this step.
 // clang-format on

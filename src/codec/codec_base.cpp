@@ -53,7 +53,7 @@ int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
     throw Error("codec " + name_ + ": a chunk of " + std::to_string(chunk_elements) +
                 " elements; expected a multiple of " + std::to_string(granularity_));
   }
-  return header_bytes(chunk_elements) + chunk_elements * bytes_per_code();
+  return header_bytes(chunk_elements) + code_bytes(chunk_elements);
 }
 
 void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
@@ -63,7 +63,7 @@ void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double 
   check_wire(wire, values, chunk_elements);
   const auto factor = static_cast<float>(scale);
   const int64_t split = header_bytes(chunk_elements);
-  const int64_t filled = values.numel() * bytes_per_code();
+  const int64_t filled = code_bytes(values.numel());
   const Way way = way_for(values);
   if (way == Way::aten) {
     wire.zero_();

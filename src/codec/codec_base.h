@@ -40,7 +40,8 @@ class CodecBase : public Codec {
       : name_(std::move(name)), granularity_(granularity), path_(path) {}
 
   virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
-  virtual int64_t bytes_per_code() const = 0;
+  // Of the codes of that many values, whatever their number.
+  virtual int64_t code_bytes(int64_t elements) const = 0;
 
   // `headers` and `codes` are the two whole parts of a message. There is at least one
   // value. The bytes behind the last value are zero already. `residual` is empty or

@@ -19,6 +19,10 @@ std::unique_ptr<Codec> make_bf16_codec(CodecPath path = CodecPath::by_device);
 // Symmetric: a scale for each 256 values, codes in [-127, 127]; n + 4 n / 256 bytes.
 // |p - decoded| <= scale / 2.
 std::unique_ptr<Codec> make_int8_codec(CodecPath path = CodecPath::by_device);
+// Rotated and symmetric: a step for each 128 values, codes in [-7, 7], two to a byte;
+// n / 2 + 4 n / 128 bytes. Values of one size come back with an error of about 0.12 of it,
+// as a root mean square.
+std::unique_ptr<Codec> make_int4_codec(CodecPath path = CodecPath::by_device);
 // Affine: scale and low end for each 512 values, codes in [0, 255]; n + 8 n / 512 bytes.
 // Zero stays exactly zero.
 std::unique_ptr<Codec> make_affine_block_codec(CodecPath path = CodecPath::by_device);

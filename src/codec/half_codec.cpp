@@ -19,7 +19,7 @@ class HalfCodec final : public CodecBase {
   static constexpr int64_t kCacheLine = 64;
 
   int64_t header_bytes(int64_t) const override { return 0; }
-  int64_t bytes_per_code() const override { return 2; }
+  int64_t code_bytes(int64_t elements) const override { return 2 * elements; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float>, Bytes,
                      Bytes codes) const override {

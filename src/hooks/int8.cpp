@@ -8,11 +8,13 @@
 namespace brigade {
 namespace {
 
-class Int8Hook : public Hook {
+// Any codec that takes a residual.
+class QuantizingHook : public Hook {
  public:
-  explicit Int8Hook(bool flat) : exchange_(make_int8_codec(), flat), flat_(flat) {}
-  std::string name() const override { return "int8"; }
-  std::string fingerprint() const override { return flat_ ? "int8:flat=1" : "int8"; }
+  QuantizingHook(std::shared_ptr<const Codec> codec, bool flat)
+      : name_(codec->name()), exchange_(std::move(codec), flat), flat_(flat) {}
+  std::string name() const override { return name_; }
+  std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor error;
@@ -37,6 +39,7 @@ class Int8Hook : public Hook {
   void reset() override { errors_ = {}; }
 
  private:
+  const std::string name_;
   TwoPhase exchange_;
   const bool flat_;
   ErrorMemory errors_;
@@ -47,6 +50,11 @@ class Int8Hook : public Hook {
 
 }  // namespace
 
-std::shared_ptr<Hook> make_int8(bool flat) { return std::make_shared<Int8Hook>(flat); }
+std::shared_ptr<Hook> make_int8(bool flat) {
+  return std::make_shared<QuantizingHook>(make_int8_codec(), flat);
+}
+std::shared_ptr<Hook> make_int4(bool flat) {
+  return std::make_shared<QuantizingHook>(make_int4_codec(), flat);
+}
 
 }  // namespace brigade

@@ -99,6 +99,12 @@ const std::array kRows{
          1.5e-2,
          true},
         dense<make_int8>},
+    Row{{"int4",
+         "rotated int4 with a scale for each 128 values and error feedback",
+         {"flat"},
+         2e-1,
+         true},
+        dense<make_int4>},
 };
 
 const std::vector<HookEntry>& entries() {

@@ -13,7 +13,8 @@ using testing::kGpu;
 using testing::Pattern;
 
 using MakeCodec = std::unique_ptr<Codec> (*)(CodecPath);
-const MakeCodec kCodecs[] = {make_fp16_codec, make_bf16_codec, make_int8_codec,
+const MakeCodec kCodecs[] = {make_fp16_codec,         make_bf16_codec,
+                             make_int8_codec,         make_int4_codec,
                              make_affine_block_codec, make_affine_tensor_codec};
 
 // On the device, `offset` floats behind an address that 16 divides.

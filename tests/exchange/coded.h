@@ -15,6 +15,7 @@ inline std::vector<std::shared_ptr<Codec>> all_codecs() {
   all.push_back(make_fp16_codec());
   all.push_back(make_bf16_codec());
   all.push_back(make_int8_codec());
+  all.push_back(make_int4_codec());
   all.push_back(make_affine_block_codec());
   all.push_back(make_affine_tensor_codec());
   return all;

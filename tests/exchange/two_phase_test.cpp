@@ -101,10 +101,11 @@ TEST_P(TwoPhaseExchange, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
 TEST_P(TwoPhaseExchange, IsExactWhereTheCodecsAre) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
-    const int64_t n = 1000;
     for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       SCOPED_TRACE(std::string(codec->name()));
+      // Rotated, only whole blocks of such values have few levels.
+      const int64_t n = codec->name() == "int4" ? 1024 : 1000;
       // Only 0 and 12 (the rank + 1): codes 0 and the last one in every block; their mean
       // 6 (ranks + 1) is small enough for the half types.
       const at::Tensor on = at::arange(n).remainder(2).eq(1).to(at::kFloat);

@@ -351,7 +351,7 @@ TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
     Rig rig(group, "", {{17, 23}, {5}, {600}});
     for (const char* spec :
          {"allreduce", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8",
-          "powersgd:start=0,rank=2", "batched_powersgd:start=0", "bf16+int8"}) {
+          "int4", "powersgd:start=0,rank=2", "batched_powersgd:start=0", "bf16+int8"}) {
       const auto train = [&](double scale) {
         rig.ddp->set_hook(make_hook(spec));
         std::vector<at::Tensor> results;
@@ -387,6 +387,7 @@ TEST_P(HookContract, SendsWhatItsFormulaSays) {
     EXPECT_EQ(bytes_sent("fp16", flat), 2 * 2 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("bf16", flat), 2 * 2 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("int8", flat), 2 * (n + 4 * n / 256) * (w - 1) / w);
+    EXPECT_EQ(bytes_sent("int4", flat), 2 * (n / 2 + 4 * n / 128) * (w - 1) / w);
     EXPECT_EQ(bytes_sent("quantize_per_channel", flat),
               2 * (n + 8 * n / 512) * (w - 1) / w);
     EXPECT_EQ(bytes_sent("quantize_per_tensor", flat), 2 * (n + 8 * w) * (w - 1) / w);

@@ -26,7 +26,7 @@ std::string refusal(const std::string& spec) {
 
 constexpr const char* kKnown =
     " known: allreduce, fp16, bf16, quantize_per_tensor, quantize_per_channel, powersgd, "
-    "batched_powersgd, noop, int8";
+    "batched_powersgd, noop, int8, int4";
 
 TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
   const std::vector<std::string_view> expected{"allreduce",
@@ -37,7 +37,8 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
                                                "powersgd",
                                                "batched_powersgd",
                                                "noop",
-                                               "int8"};
+                                               "int8",
+                                               "int4"};
   std::vector<std::string_view> names;
   for (const HookEntry& entry : hook_table()) {
     names.push_back(entry.name);

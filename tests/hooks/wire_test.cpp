@@ -127,7 +127,7 @@ void work(int rank, const std::string& name, const std::string& table) {
   std::ostringstream text;
   bool agree = true;
   for (const char* spec :
-       {"allreduce", "fp16", "quantize_per_tensor", "quantize_per_channel", "int8",
+       {"allreduce", "fp16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4",
         "powersgd:start=0,rank=24,min_rate=1", "batched_powersgd:start=0,rank=24",
         "fp16+allreduce"}) {
     const Traffic traffic = train(group, spec);

@@ -1,6 +1,7 @@
 // The module's table.
 #include "kernels/cuda/affine_whole.cuh"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/int4.cuh"
 
 namespace brigade::kernels {
 namespace cuda {
@@ -57,6 +58,9 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
       .int8_encode = cuda::int8_encode,
       .int8_decode = cuda::int8_decode,
       .reduce_int8 = cuda::reduce<cuda::Int8Format>,
+      .int4_encode = cuda::int4_encode,
+      .int4_decode = cuda::int4_decode,
+      .reduce_int4 = cuda::reduce_int4,
       .affine_encode = cuda::encode<cuda::AffineFormat>,
       .affine_decode = cuda::decode<cuda::AffineFormat>,
       .reduce_affine = cuda::reduce<cuda::AffineFormat>,

@@ -38,7 +38,7 @@ struct Reduction {
 };
 
 // Changes with the table, with what its functions take, or with a message's bytes.
-inline constexpr int kCudaKernelsVersion = 1;
+inline constexpr int kCudaKernelsVersion = 2;
 
 struct CudaKernels {
   // Module and library must have the same.
@@ -58,6 +58,13 @@ struct CudaKernels {
   int (*int8_decode)(const float* scales, const std::int8_t* codes, float* dst,
                      std::size_t size, bool add, void* stream);
   int (*reduce_int8)(Messages messages, Reduction reduction, void* stream);
+
+  // int4_block.h; `residual` may be null, codes are aligned to 4 bytes
+  int (*int4_encode)(const float* src, float factor, float* residual, float* steps,
+                     std::uint8_t* codes, std::size_t size, void* stream);
+  int (*int4_decode)(const float* steps, const std::uint8_t* codes, float* dst,
+                     std::size_t size, bool add, void* stream);
+  int (*reduce_int4)(Messages messages, Reduction reduction, void* stream);
 
   // affine_u8.h in blocks of 512
   int (*affine_encode)(const float* src, float factor, float* residual,

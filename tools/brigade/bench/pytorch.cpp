@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "bench/reduction.h"
@@ -52,11 +54,14 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
+constexpr std::array<std::string_view, 2> kOwnHooks{"int8", "int4"};
+
 // Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
 // in docs/facts.md.
 std::string obstacle(const std::string& spec, int64_t buckets, bool gloo) {
   const std::string name = base_name(spec);
-  if (spec.find('+') != std::string::npos || name == "int8") return "PyTorch has none";
+  if (spec.find('+') != std::string::npos || std::ranges::count(kOwnHooks, name) > 0)
+    return "PyTorch has none";
   if (name == "batched_powersgd") return "PyTorch's fails: an assertion on its own matrix";
   if (gloo && name.starts_with("quantize_"))
     return "PyTorch's fails over Gloo: IndexError in its own hook";
