@@ -42,11 +42,18 @@ class BRIGADE_API Bucket {
  public:
   // `names` are those of the bucket's parameters, in its order.
   Bucket(c10d::GradBucket bucket, std::vector<std::string> names);
+  // Of gradients that lie one after the other in `buffer`, one for each parameter and as
+  // long as it. hook_parts.h makes such buckets of parts of another.
+  Bucket(at::Tensor buffer, std::vector<at::Tensor> parameters,
+         std::vector<std::string> names, int64_t index = 0, bool is_last = true);
 
   // Its place in this step; buckets start in this order on every rank. Changes when the
   // Reducer rebuilds buckets: key state by name instead.
   int64_t index() const;
   bool is_last() const;
+  // The same gradients at another place in the step, for a hook that does not see every
+  // bucket. set_buffer() on one of the two does not change the other.
+  Bucket at_place(int64_t index, bool is_last) const;
   // One dimension. The hook may write into it; nobody else reads it until the hook has
   // returned.
   const at::Tensor& buffer() const;
@@ -182,6 +189,9 @@ class BRIGADE_API Hook {
   // Gives the tensor that becomes the bucket's gradients: the bucket's own buffer, or one
   // of the same length and dtype.
   virtual Task<at::Tensor> reduce(Bucket bucket, Comm& comm) = 0;
+  // Called when the hook is set, with the names of all parameters that will come. Throws
+  // ConfigError if the hook has no use for one of them.
+  virtual void set_parameters(std::span<const std::string> /*names*/) {}
   // Called when no bucket is under way.
   virtual void begin_pass(const HookPass&) {}
   // True: buckets of sparse gradients come to reduce() too. False: they are averaged as
@@ -200,6 +210,8 @@ class BRIGADE_API Hook {
   virtual void check_dtype(at::ScalarType) const {}
   // True: reduce() is average(). A hook around it may add up and divide itself.
   virtual bool is_plain_mean() const { return false; }
+  // What it has decided so far, a line each, for HookStats. Called by any thread.
+  virtual std::vector<std::string> history() const { return {}; }
 };
 
 // Gives the mean of the bucket over the ranks, in the bucket's own buffer. Divides before
@@ -241,6 +253,11 @@ struct HookStats {
   // "flat", or, when the hook treats the ranks of a host as one, how they sit:
   // "2 hosts x 4 ranks" (HostLayout::text).
   std::string shape = "flat";
+  // Since the hook was set, by the name of a part of the hook's work (CountScope); for
+  // rules: by rule. Here reduce_seconds is the time that the part was under way, and
+  // encode, decode and hidden seconds are 0.
+  std::map<std::string, HookTraffic> parts;
+  std::vector<std::string> history;  // Hook::history()
 };
 
 }  // namespace brigade

@@ -29,12 +29,14 @@ class BRIGADE_API HookWrapper : public Hook {
   // The wrapper's name and the inner hook's fingerprint. A wrapper whose name does not tell
   // all of its options overrides it, and includes the inner one.
   std::string fingerprint() const override;
+  void set_parameters(std::span<const std::string> names) override;
   void begin_pass(const HookPass& pass) override;
   bool takes_sparse() const override;
   HookState state() const override;
   void load_state(const HookState& state) override;
   void reset() override;
   void check_dtype(at::ScalarType dtype) const override;
+  std::vector<std::string> history() const override;
 
  protected:
   Hook& inner() const { return *inner_; }

@@ -194,6 +194,8 @@ def _install_native(model: DistributedDataParallel, found: Attachment, hook: _na
     trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
     for parameter in trained:
         hook.check(parameter)
+    hook.set_parameters([name for name, parameter in model.module.named_parameters()
+                         if parameter.requires_grad and name not in model.parameters_to_ignore])
     reduction = found.reduction
     before = found.group() if found.group is not None else None
     moved = found.follows and before is not model.process_group  # by DDP._update_process_group

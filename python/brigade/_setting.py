@@ -35,7 +35,12 @@ def hook_table() -> list[HookEntry]:
 
 
 def make_hook(spec: str) -> _native.Hook:
-    """A hook by name, with options after a colon, and ``fp16+`` or ``bf16+`` before it to cast first.
+    """A hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
+    compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` takes a hook for each
+    kind of parameter, by name: the first pattern that fits decides.
+
+    >>> make_hook("rules:*.bias=allreduce;embed.*=fp16;*=int8").name
+    'rules'
 
     >>> make_hook("powersgd:rank=2,start=10").name
     'powersgd'
@@ -102,6 +107,8 @@ def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
     >>> model(torch.ones(1, 4)).sum().backward()
     >>> hook_stats(model).last_step.bytes_before
     80
+
+    ``parts`` has the same by rule, for ``rules:``, and ``history`` what a hook has decided so far, a line each.
     """
     reduction = _hooked(model).reduction
     if reduction is None:

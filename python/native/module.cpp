@@ -64,7 +64,9 @@ void bind_stats(py::module_& m) {
   py::class_<HookStats>(m, "HookStats")
       .def_readonly("last_step", &HookStats::last_step)
       .def_readonly("total", &HookStats::total)
-      .def_readonly("shape", &HookStats::shape);
+      .def_readonly("shape", &HookStats::shape)
+      .def_readonly("parts", &HookStats::parts)
+      .def_readonly("history", &HookStats::history);
 }
 
 void bind_hooks(py::module_& m) {
@@ -76,6 +78,10 @@ void bind_hooks(py::module_& m) {
       .def("check",
            [](const Hook& hook, const at::Tensor& tensor) {
              hook.check_dtype(tensor.scalar_type());
+           })
+      .def("set_parameters",
+           [](Hook& hook, const std::vector<std::string>& names) {
+             hook.set_parameters(names);
            })
       .def(
           "state",

@@ -104,6 +104,13 @@ uint64_t OptionSpec::natural(const std::string& key, uint64_t fallback) const {
   return fallback;
 }
 
+int64_t OptionSpec::size(const std::string& key, int64_t fallback) const {
+  const auto found = values_.find(key);
+  if (found != values_.end() && (!parse(found->second, fallback) || fallback < 0))
+    refuse(key, "a whole number, 0 or more");
+  return fallback;
+}
+
 double OptionSpec::number(const std::string& key, double fallback) const {
   const auto found = values_.find(key);
   if (found != values_.end() && !parse(found->second, fallback)) refuse(key, "a number");

@@ -22,6 +22,8 @@ class OptionSpec {
              std::span<const std::string_view> known, const char* kind = "hook");
   int64_t integer(const std::string& key, int64_t fallback) const;
   uint64_t natural(const std::string& key, uint64_t fallback) const;
+  // A natural that an int64_t holds.
+  int64_t size(const std::string& key, int64_t fallback) const;
   double number(const std::string& key, double fallback) const;
   bool flag(const std::string& key, bool fallback) const;
 

@@ -121,6 +121,7 @@ void DdpCore::set_hook(std::shared_ptr<Hook> hook, ProcessGroup group) {
   for (const at::Tensor& parameter : s.trained) {
     if (used) used->check_dtype(parameter.scalar_type());
   }
+  if (used) used->set_parameters(s.names);
   const bool same_group =
       s.hook_group ? group && group.c10d() == s.hook_group.c10d() : !group;
   s.callers_hook = std::move(hook);

@@ -8,14 +8,53 @@ struct Bucket::State {
   c10d::GradBucket bucket;
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;
+  int64_t index;
+  bool is_last;
 };
 
-Bucket::Bucket(c10d::GradBucket bucket, std::vector<std::string> names)
-    : state_(std::make_shared<State>(
-          State{bucket, bucket.getParameters(), std::move(names)})) {}
+namespace {
 
-int64_t Bucket::index() const { return static_cast<int64_t>(state_->bucket.getIndex()); }
-bool Bucket::is_last() const { return state_->bucket.isLast(); }
+c10d::GradBucket side_by_side(at::Tensor buffer,
+                              const std::vector<at::Tensor>& parameters) {
+  std::vector<size_t> offsets, lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  size_t end = 0;
+  for (const at::Tensor& parameter : parameters) {
+    offsets.push_back(end);
+    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    sizes.push_back(parameter.sizes());  // of a tensor that the bucket keeps
+    end += lengths.back();
+  }
+  TORCH_CHECK(buffer.dim() == 1 && static_cast<size_t>(buffer.numel()) == end,
+              "Bucket: the parameters have ", end, " elements, but the buffer's shape is ",
+              buffer.sizes());
+  return c10d::GradBucket(0, 1, std::move(buffer), std::move(offsets), std::move(lengths),
+                          std::move(sizes), parameters, std::nullopt);
+}
+
+}  // namespace
+
+Bucket::Bucket(c10d::GradBucket bucket, std::vector<std::string> names)
+    : state_(std::make_shared<State>(State{bucket, bucket.getParameters(), std::move(names),
+                                           static_cast<int64_t>(bucket.getIndex()),
+                                           bucket.isLast()})) {}
+
+Bucket::Bucket(at::Tensor buffer, std::vector<at::Tensor> parameters,
+               std::vector<std::string> names, int64_t index, bool is_last)
+    : state_(std::make_shared<State>(State{side_by_side(std::move(buffer), parameters),
+                                           parameters, std::move(names), index, is_last})) {
+}
+
+Bucket Bucket::at_place(int64_t index, bool is_last) const {
+  Bucket other = *this;
+  other.state_ = std::make_shared<State>(*state_);
+  other.state_->index = index;
+  other.state_->is_last = is_last;
+  return other;
+}
+
+int64_t Bucket::index() const { return state_->index; }
+bool Bucket::is_last() const { return state_->is_last; }
 const at::Tensor& Bucket::buffer() const { return state_->bucket.getBuffer(); }
 std::vector<at::Tensor> Bucket::gradients() const { return state_->bucket.getGradients(); }
 const std::vector<at::Tensor>& Bucket::parameters() const { return state_->parameters; }

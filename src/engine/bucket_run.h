@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <coroutine>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -82,6 +83,7 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   // What it cost so far. Lanes count at the same time.
   std::mutex counting;
   HookTraffic cost;
+  std::map<std::string, HookTraffic> part_costs;  // by Comm::Lane::part
   Clock::time_point stretch_began = started;
 
  private:

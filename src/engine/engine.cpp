@@ -156,6 +156,10 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   const HookTraffic cost = run.total_cost(now);
   std::lock_guard lock(mutex_);
   traffic_.ended(cost, run.started, now);
+  {
+    std::lock_guard counting(run.counting);
+    traffic_.add_parts(run.part_costs);
+  }
   outstanding_.erase(run.ticket);
 }
 
@@ -190,6 +194,7 @@ HookStats Engine::stats() const {
   std::lock_guard lock(mutex_);
   HookStats stats = traffic_.stats();
   if (!shape_.empty()) stats.shape = shape_;
+  if (hook_) stats.history = hook_->history();
   return stats;
 }
 

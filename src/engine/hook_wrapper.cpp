@@ -16,12 +16,16 @@ HookWrapper::HookWrapper(std::shared_ptr<Hook> inner) : inner_(std::move(inner))
 std::string HookWrapper::fingerprint() const {
   return name() + " around " + inner_->fingerprint();
 }
+void HookWrapper::set_parameters(std::span<const std::string> names) {
+  inner_->set_parameters(names);
+}
 void HookWrapper::begin_pass(const HookPass& pass) { inner_->begin_pass(pass); }
 bool HookWrapper::takes_sparse() const { return inner_->takes_sparse(); }
 HookState HookWrapper::state() const { return inner_->state(); }
 void HookWrapper::load_state(const HookState& state) { inner_->load_state(state); }
 void HookWrapper::reset() { inner_->reset(); }
 void HookWrapper::check_dtype(at::ScalarType dtype) const { inner_->check_dtype(dtype); }
+std::vector<std::string> HookWrapper::history() const { return inner_->history(); }
 
 Task<at::Tensor> HookWrapper::reduce_inner(Bucket bucket, Comm& comm) const {
   if (bucket.buffer().is_sparse() && !inner_->takes_sparse()) {

@@ -33,6 +33,10 @@ void TrafficMeter::ended(const HookTraffic& cost, Clock::time_point begin,
   reductions_.emplace_back(begin, end);
 }
 
+void TrafficMeter::add_parts(const std::map<std::string, HookTraffic>& costs) {
+  for (const auto& [part, cost] : costs) add(parts_[part], cost);
+}
+
 HookTraffic TrafficMeter::this_step() const {
   HookTraffic traffic = step_cost_;
   for (const auto& [begin, end] : reductions_) {
@@ -46,8 +50,12 @@ HookTraffic TrafficMeter::this_step() const {
 }
 
 HookStats TrafficMeter::stats() const {
-  HookStats stats{this_step(), before_this_step_, "flat"};
+  HookStats stats;
+  stats.last_step = this_step();
+  stats.total = before_this_step_;
   add(stats.total, stats.last_step);
+  stats.parts = parts_;
+  for (auto& [part, cost] : stats.parts) cost.steps = stats.total.steps;
   return stats;
 }
 

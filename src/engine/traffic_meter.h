@@ -1,6 +1,8 @@
 // What a hook cost, step by step.
 #pragma once
 #include <chrono>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@ class TrafficMeter {
   void started(Clock::time_point at) { last_start_ = at; }
   // A bucket that started at `begin` is reduced, and has cost that much.
   void ended(const HookTraffic& cost, Clock::time_point begin, Clock::time_point end);
+  void add_parts(const std::map<std::string, HookTraffic>& costs);
   HookStats stats() const;
 
  private:
@@ -28,6 +31,7 @@ class TrafficMeter {
   HookTraffic step_cost_;
   std::vector<std::pair<Clock::time_point, Clock::time_point>> reductions_;  // of this step
   Clock::time_point last_start_;
+  std::map<std::string, HookTraffic> parts_;
 };
 
 }  // namespace brigade::engine

@@ -3,32 +3,42 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 
 #include "base/option_spec.h"
 #include "brigade/hooks/power_sgd.h"
+#include "brigade/hooks/rules.h"
 #include "hooks/dense.h"
+#include "hooks/hook_text.h"
 #include "hooks/int8.h"
+#include "hooks/of_hooks/small.h"
 #include "hooks/registered.h"
 
 namespace brigade {
 namespace {
 
 using Make = std::shared_ptr<Hook> (*)(const base::OptionSpec&);
+using MakeOfHooks = std::shared_ptr<Hook> (*)(std::string_view options);
 using Wrap = std::shared_ptr<Hook> (*)(std::shared_ptr<Hook>);
+
+std::shared_ptr<Hook> small_wrapper(std::shared_ptr<Hook> inner) {
+  return exact_small_wrapper(std::move(inner));
+}
 
 // May stand before a '+'.
 struct Wrapper {
   std::string_view name;
   Wrap wrap;
 };
-constexpr std::array kWrappers{Wrapper{"fp16", fp16_compress_wrapper},
-                               Wrapper{"bf16", bf16_compress_wrapper},
-                               Wrapper{"node", node_wrapper}};
+constexpr std::array kWrappers{
+    Wrapper{"fp16", fp16_compress_wrapper}, Wrapper{"bf16", bf16_compress_wrapper},
+    Wrapper{"node", node_wrapper}, Wrapper{"small", small_wrapper}};
 
 // A row of the table, with what only this file uses.
 struct Row {
   HookEntry entry;
   Make make;
+  MakeOfHooks make_of_hooks = nullptr;  // instead: its options are texts of other hooks
 };
 
 template <std::shared_ptr<Hook> (*factory)()>
@@ -38,7 +48,7 @@ std::shared_ptr<Hook> plain(const base::OptionSpec&) {
 
 template <std::shared_ptr<Hook> (*factory)(bool flat)>
 std::shared_ptr<Hook> dense(const base::OptionSpec& given) {
-  return factory(given.flag("flat", false));
+  return with_small_option(factory(given.flag("flat", false)), given.size("small", 0));
 }
 
 template <std::shared_ptr<PowerSGDHook> (*factory)(PowerSGDOptions)>
@@ -58,31 +68,38 @@ std::shared_ptr<Hook> power_sgd(const base::OptionSpec& given) {
   return factory(options);
 }
 
+// Without any, what most want: vectors of norms and biases exact, the rest in int8.
+constexpr std::string_view kUsualRules = "*bias=allreduce;*norm*=allreduce;*=int8";
+
+// Rules of the same text share a hook, so that their parameters travel together.
+std::shared_ptr<Hook> make_rules(std::string_view options) {
+  std::map<std::string_view, std::shared_ptr<Hook>> made;
+  std::vector<Rule> list;
+  for (const auto& [pattern, text] : rule_texts(options.empty() ? kUsualRules : options)) {
+    std::shared_ptr<Hook>& hook = made[text];
+    if (!hook) hook = make_hook(text);
+    list.push_back({std::string(pattern), hook});
+  }
+  return rules(std::move(list));
+}
+
+const std::vector<std::string_view> kDenseOptions{"flat", "small"};
 const std::vector<std::string_view> kPowerSGDOptions{"rank", "start", "min_rate", "ef",
                                                      "warm", "eps",   "seed",     "batch"};
 
 const std::array kRows{
     Row{{"allreduce", "the exact mean, in the gradients' own dtype", {}, 1e-5, false},
         plain<make_allreduce>},
-    Row{{"fp16", "send fp16, sum in fp32: half the bytes", {"flat"}, 1e-3, false},
+    Row{{"fp16", "send fp16, sum in fp32: half the bytes", kDenseOptions, 1e-3, false},
         dense<make_fp16>},
-    Row{{"bf16",
-         "send bf16, sum in fp32: half the bytes, float's range",
-         {"flat"},
-         8e-3,
-         false},
+    Row{{"bf16", "send bf16, sum in fp32: half the bytes, float's range", kDenseOptions,
+         8e-3, false},
         dense<make_bf16>},
-    Row{{"quantize_per_tensor",
-         "affine uint8, one scale a chunk: a quarter of the bytes",
-         {"flat"},
-         5e-2,
-         false},
+    Row{{"quantize_per_tensor", "affine uint8, one scale a chunk: a quarter of the bytes",
+         kDenseOptions, 5e-2, false},
         dense<make_quantize_per_tensor>},
-    Row{{"quantize_per_channel",
-         "affine uint8, a scale for each 512 values",
-         {"flat"},
-         1e-2,
-         false},
+    Row{{"quantize_per_channel", "affine uint8, a scale for each 512 values", kDenseOptions,
+         1e-2, false},
         dense<make_quantize_per_channel>},
     Row{{"powersgd", "low-rank matrices: rank (rows + columns) numbers for rows x columns",
          kPowerSGDOptions, 1.0, true},
@@ -93,18 +110,20 @@ const std::array kRows{
         power_sgd<make_batched_power_sgd>},
     Row{{"noop", "no communication: only to see what it costs", {}, -1, false},
         plain<make_noop>},
-    Row{{"int8",
-         "int8 with a scale for each 256 values and error feedback",
-         {"flat"},
-         1.5e-2,
-         true},
+    Row{{"int8", "int8 with a scale for each 256 values and error feedback", kDenseOptions,
+         1.5e-2, true},
         dense<make_int8>},
-    Row{{"int4",
-         "rotated int4 with a scale for each 128 values and error feedback",
-         {"flat"},
-         2e-1,
-         true},
+    Row{{"int4", "rotated int4 with a scale for each 128 values and error feedback",
+         kDenseOptions, 2e-1, true},
         dense<make_int4>},
+    Row{{"rules",
+         "a hook for each kind of parameter, by name: PATTERN=HOOK;PATTERN=HOOK",
+         {},
+         1.5e-2,
+         true,
+         true},
+        nullptr,
+        make_rules},
 };
 
 const std::vector<HookEntry>& entries() {
@@ -137,6 +156,14 @@ const Row& find(std::string_view name) {
   return *found;
 }
 
+// Null: no such row.
+const Row* find_of_hooks(std::string_view name) {
+  const auto found = std::ranges::find_if(kRows, [&](const Row& row) {
+    return row.make_of_hooks != nullptr && row.entry.name == name;
+  });
+  return found == kRows.end() ? nullptr : &*found;
+}
+
 Wrap find_wrapper(std::string_view name) {
   const auto found = std::ranges::find(kWrappers, name, &Wrapper::name);
   if (found != kWrappers.end()) return found->wrap;
@@ -150,20 +177,21 @@ Wrap find_wrapper(std::string_view name) {
 std::span<const HookEntry> hook_table() { return entries(); }
 
 std::shared_ptr<Hook> make_hook(std::string_view spec) {
-  const size_t plus = spec.find('+');
+  const std::string_view head = hook_head(spec);
+  // What follows it may be texts of hooks, with a '+' of their own.
+  const Row* of_hooks = find_of_hooks(head.substr(head.rfind('+') + 1));
+  const size_t plus = (of_hooks ? head : spec).find('+');
   if (plus != std::string_view::npos) {
     return find_wrapper(spec.substr(0, plus))(make_hook(spec.substr(plus + 1)));
   }
-  const size_t colon = spec.find(':');
-  const std::string_view name = spec.substr(0, colon);
-  const std::string_view options =
-      colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
-  if (const HookFactory factory = registered_factory(name)) {
-    auto hook = factory(parse_arguments(name, options));
-    if (!hook) throw ConfigError("hook '" + std::string(name) + "': its factory gave none");
+  const std::string_view options = hook_options(spec);
+  if (of_hooks) return of_hooks->make_of_hooks(options);
+  if (const HookFactory factory = registered_factory(head)) {
+    auto hook = factory(parse_arguments(head, options));
+    if (!hook) throw ConfigError("hook '" + std::string(head) + "': its factory gave none");
     return hook;
   }
-  const Row& row = find(name);
+  const Row& row = find(head);
   return row.make(base::OptionSpec(row.entry.name, options, row.entry.options));
 }
 

@@ -28,6 +28,8 @@ std::vector<Case> cases() {
   list.push_back({"fp16+allreduce", 2e-3, {}});
   list.push_back({"bf16+powersgd:start=0", 2e-2, kRank1});
   list.push_back({"fp16+int8", 1.5e-2, {}});
+  list.push_back(
+      {"rules:p0=allreduce;p1=node+fp16;p2=bf16+allreduce;*=int8(small=300)", 1.5e-2, {}});
   return list;
 }
 

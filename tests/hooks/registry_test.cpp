@@ -26,7 +26,7 @@ std::string refusal(const std::string& spec) {
 
 constexpr const char* kKnown =
     " known: allreduce, fp16, bf16, quantize_per_tensor, quantize_per_channel, powersgd, "
-    "batched_powersgd, noop, int8, int4";
+    "batched_powersgd, noop, int8, int4, rules";
 
 TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
   const std::vector<std::string_view> expected{"allreduce",
@@ -38,7 +38,8 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
                                                "batched_powersgd",
                                                "noop",
                                                "int8",
-                                               "int4"};
+                                               "int4",
+                                               "rules"};
   std::vector<std::string_view> names;
   for (const HookEntry& entry : hook_table()) {
     names.push_back(entry.name);
@@ -54,8 +55,9 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
 
 TEST(HookTable, EveryOptionOfARowIsTakenAndShowsInTheFingerprint) {
   const std::map<std::string_view, std::string> values{
-      {"rank", "3"},   {"start", "7"}, {"min_rate", "1.5"}, {"ef", "0"},  {"warm", "0"},
-      {"eps", "0.25"}, {"seed", "9"},  {"batch", "1"},      {"flat", "1"}};
+      {"rank", "3"}, {"start", "7"},   {"min_rate", "1.5"}, {"ef", "0"},
+      {"warm", "0"}, {"eps", "0.25"},  {"seed", "9"},       {"batch", "1"},
+      {"flat", "1"}, {"small", "1024"}};
   for (const HookEntry& entry : hook_table()) {
     std::set<std::string> prints{make_hook(entry.name)->fingerprint()};
     for (std::string_view option : entry.options) {
@@ -140,7 +142,7 @@ TEST(HookSpec, AWrongOptionIsRefusedWithItsNameItsValueAndWhatIsExpected) {
             "hook 'powersgd' has no option 'ran'; did you mean 'rank'?" + options);
   EXPECT_EQ(refusal("powersgd:colour=2"),
             "hook 'powersgd' has no option 'colour';" + options);
-  EXPECT_EQ(refusal("fp16:rank=2"), "hook 'fp16' has no option 'rank'; known: flat");
+  EXPECT_EQ(refusal("fp16:rank=2"), "hook 'fp16' has no option 'rank'; known: flat, small");
   EXPECT_EQ(refusal("noop:rank=2"), "hook 'noop' has no option 'rank': it has none");
   EXPECT_EQ(refusal("powersgd:rank=2,rank=3"),
             "hook 'powersgd': option 'rank' is given twice");
@@ -161,7 +163,7 @@ TEST(HookSpec, AWrongOptionIsRefusedWithItsNameItsValueAndWhatIsExpected) {
 
 TEST(HookSpec, OnlyWrappersStandBeforeAPlus) {
   EXPECT_EQ(refusal("int8+powersgd"),
-            "hook 'int8' can't stand before '+'; known: fp16, bf16, node");
+            "hook 'int8' can't stand before '+'; known: fp16, bf16, node, small");
   EXPECT_EQ(refusal("fp16+"), std::string("no hook named '';") + kKnown);
   EXPECT_EQ(refusal("+fp16"), std::string("no hook named '';") + kKnown);
   EXPECT_EQ(refusal("fp16+powersdg"),

@@ -63,6 +63,26 @@ def test_hooks_are_exchanged_while_training(ranks):
     assert ranks(2, exchanged)[0] == ["fp16", "int8", "allreduce", "powersgd:start=0,rank=32,min_rate=0.1", "bf16"]
 
 
+def ruled():
+    module = small_net()
+    model = wrap(module)
+    brigade.set_hook(model, "rules:*bias=allreduce;*=int8")
+    for number in range(3):
+        data = rows(number)
+        exact = exact_mean(module, data)
+        assert relative_error(step(model, data), exact) < 2e-2
+    parts = brigade.hook_stats(model).parts
+    assert sorted(parts) == ["*=int8", "*bias=allreduce"]
+    assert sum(part.bytes_before for part in parts.values()) == brigade.hook_stats(model).total.bytes_before
+    with pytest.raises(brigade.ConfigError, match="no rule fits the parameter '.*weight'"):
+        brigade.set_hook(model, "rules:*bias=allreduce")
+    return True
+
+
+def test_rules_by_name_reduce_each_parameter_their_way(ranks):
+    assert all(ranks(2, ruled))
+
+
 def python_hook(state, bucket):
     state.append(bucket.index())
     buffer = bucket.buffer().div_(dist.get_world_size())

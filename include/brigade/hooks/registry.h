@@ -1,5 +1,6 @@
 // Hooks by name, and by PyTorch's DDPCommHookType.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,12 +37,17 @@ struct HookEntry {
   double tolerance;
   // Whether one step may be further off because the rest is fed back in the next.
   bool error_feedback;
+  // Whether it is made of other hooks, which its options name: no way of its own to send
+  // gradients.
+  bool of_hooks = false;
 };
 BRIGADE_API std::span<const HookEntry> hook_table();
 
 // "fp16", "powersgd:rank=2,start=10", "fp16+powersgd": a name with options, and wrappers
-// (fp16, bf16, node) before it, each followed by '+'. Throws ConfigError that lists what is
-// known and, for a near miss, the likely one.
+// (fp16, bf16, node, small) before it, each followed by '+'. Options may stand in
+// parentheses too, "powersgd(rank=2,start=10)", where one hook's text is a part of
+// another's. Throws ConfigError that lists what is known and, for a near miss, the likely
+// one.
 BRIGADE_API std::shared_ptr<Hook> make_hook(std::string_view spec);
 BRIGADE_API std::shared_ptr<Hook> make_hook(DDPCommHookType type);
 // The spec that make_hook(type) stands for, e.g. "powersgd:rank=2".
@@ -58,6 +64,12 @@ BRIGADE_API std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> in
 // hosts can be loaded under the same, or, by combine_states(), under any. REQUIRES: the
 // inner hook awaits 12 collectives at most, one after the other.
 BRIGADE_API std::shared_ptr<Hook> node_wrapper(std::shared_ptr<Hook> inner);
+
+// Vectors, and other gradients of fewer than `below` values, are averaged exactly, beside
+// what `inner` makes of the rest. "small+int8" is text for it, and "int8:small=1024".
+inline constexpr int64_t kSmall = 1024;
+BRIGADE_API std::shared_ptr<Hook> exact_small_wrapper(std::shared_ptr<Hook> inner,
+                                                      int64_t below = kSmall);
 
 // PyTorch's way to set a hook. `state`: the group to reduce over; none: the model's own.
 template <class Ddp>

@@ -47,9 +47,11 @@ struct Collective::Operation {
     issued = Clock::now();
     started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
     std::lock_guard lock(lane.run.counting);
-    ++lane.run.cost.collectives;
-    lane.run.cost.bytes_sent += bytes_sent;
-    lane.run.cost.bytes_to_other_hosts += bytes_away;
+    for (HookTraffic* cost : lane.costs()) {
+      ++cost->collectives;
+      cost->bytes_sent += bytes_sent;
+      cost->bytes_to_other_hosts += bytes_away;
+    }
   }
   void finish() {
     if (!issue) return;
@@ -63,9 +65,9 @@ struct Collective::Operation {
                     bytes_sent, started.transfers->completed_at());
     }
     if (unstage) unstage();
+    const double waited = std::chrono::duration<double>(Clock::now() - issued).count();
     std::lock_guard lock(lane.run.counting);
-    lane.run.cost.wait_seconds +=
-        std::chrono::duration<double>(Clock::now() - issued).count();
+    for (HookTraffic* cost : lane.costs()) cost->wait_seconds += waited;
   }
 };
 

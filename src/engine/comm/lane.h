@@ -1,5 +1,7 @@
 // Where a Comm stands in the pipeline.
 #pragma once
+#include <c10/util/SmallVector.h>
+
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
@@ -15,6 +17,7 @@ struct Comm::Lane {
   ProcessGroup over = {};  // whose ranks take part, see GroupScope; empty: the engine's
   // Orders of what comes after the splits that the lane is a part of.
   std::vector<engine::Order> after = {};
+  std::string part = {};  // what it counts as, see CountScope; empty: nothing by itself
 
   // To the next station. What comes after the lane's splits stands where its furthest part
   // has ended: behind here, so that here the next bucket need not wait for it.
@@ -24,6 +27,12 @@ struct Comm::Lane {
     ++station;
   }
   const ProcessGroup& group() const { return over ? over : run.engine->group(); }
+  // Where the lane's work counts: the bucket's, and the part's. REQUIRES: run.counting is
+  // held.
+  c10::SmallVector<HookTraffic*, 2> costs() {
+    if (part.empty()) return {&run.cost};
+    return {&run.cost, &run.part_costs[part]};
+  }
   static Lane& of(Comm& comm) { return *comm.lane_; }
 };
 

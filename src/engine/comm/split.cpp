@@ -30,8 +30,8 @@ class Lanes {
       Order order = parent.order;
       order.push_back(static_cast<uint32_t>(index));
       Part& part = parts_.emplace_back();
-      part.lane =
-          new Comm::Lane{parent.run, std::move(order), parent.station, parent.over, after};
+      part.lane = new Comm::Lane{parent.run, std::move(order), parent.station, parent.over,
+                                 after,      parent.part};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
       part.root = drive(part, index, body).coroutine;
     }

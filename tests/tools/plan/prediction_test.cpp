@@ -280,5 +280,17 @@ TEST(HookChoice, ToleranceOfAWrapperIsAddedToItsHooks) {
   EXPECT_EQ(base_name("fp16+powersgd:rank=2,start=0"), "powersgd");
 }
 
+TEST(HookChoice, RulesAreOneHookAndAsCoarseAsTheCoarsestOfThem) {
+  EXPECT_EQ(choose_hooks("fp16,rules:a*=int8;*=powersgd:rank=2,start=3,small+int8(flat=1)"),
+            (std::vector<std::string>{"fp16", "rules:a*=int8;*=powersgd:rank=2,start=3",
+                                      "small+int8(flat=1)"}));
+  EXPECT_EQ(base_name("node+rules:*=fp16+int8"), "rules");
+  EXPECT_NEAR(tolerance_of("rules:a*=fp16;*=int8"), 1.5e-2, 1e-12);
+  EXPECT_NEAR(tolerance_of("node+rules:*=small+fp16"), 1e-3, 1e-12);
+  EXPECT_LT(tolerance_of("rules:a=noop;*=int8"), 0);
+  EXPECT_EQ(choose_hooks("powersgd(rank=2)").front(), "powersgd:rank=2,start=0");
+  EXPECT_TRUE(is_made_of_hooks("fp16+rules"));
+}
+
 }  // namespace
 }  // namespace brigade::tool

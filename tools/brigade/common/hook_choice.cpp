@@ -6,6 +6,7 @@
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "common/options/quantities.h"
+#include "hooks/hook_text.h"
 
 namespace brigade::tool {
 namespace {
@@ -21,23 +22,38 @@ bool has_option(const HookEntry& entry, std::string_view option) {
   return std::ranges::find(entry.options, option) != entry.options.end();
 }
 
+// Of the coarsest rule; negative if one is no mean.
+double tolerance_of_rules(const std::string& spec) {
+  double most = 0;
+  for (const auto& [pattern, hook] : rule_texts(hook_options(spec))) {
+    const double one = tolerance_of(std::string(hook));
+    if (one < 0) return one;
+    most = std::max(most, one);
+  }
+  return most > 0 ? most : entry_of("rules").tolerance;
+}
+
 // Of the part behind the last '+'.
 std::string in_full_swing(const std::string& spec) {
   if (!has_option(entry_of(base_name(spec)), "start")) return spec;
-  const size_t colon = spec.rfind(':');
-  if (colon == std::string::npos || colon < spec.rfind('+') + 1) return spec + ":start=0";
-  return spec.find("start=", colon) != std::string::npos ? spec : spec + ",start=0";
+  const std::string_view options = hook_options(spec);
+  if (options.find("start=") != std::string_view::npos) return spec;
+  const std::string head(hook_head(spec));
+  if (options.empty()) return head + ":start=0";
+  return head + ":" + std::string(options) + ",start=0";
 }
 
+// A comma in parentheses, or before an option, belongs to the hook before it.
 std::vector<std::string> specs_in(const std::string& text) {
   std::vector<std::string> specs;
-  for (const std::string& word : parse_list(text, "--hooks")) {
+  for (const std::string_view word : split_outside(text, ',')) {
+    if (word.empty()) parse_list(text, "--hooks");  // throws
     const bool option = word.find('=') != std::string::npos &&
-                        word.find(':') == std::string::npos && !specs.empty();
+                        word.find_first_of(":(") == std::string::npos && !specs.empty();
     if (option) {
-      specs.back() += "," + word;
+      specs.back() += "," + std::string(word);
     } else {
-      specs.push_back(word);
+      specs.emplace_back(word);
     }
   }
   return specs;
@@ -70,7 +86,7 @@ std::vector<std::string> choose_hooks(const std::string& text) {
 std::string from_the_first_step(const std::string& spec) {
   const size_t start = spec.rfind("start=");
   if (start == std::string::npos) return in_full_swing(spec);
-  const size_t end = std::min(spec.find(',', start), spec.size());
+  const size_t end = std::min(spec.find_first_of(",);", start), spec.size());
   return spec.substr(0, start) + "start=0" + spec.substr(end);
 }
 
@@ -82,19 +98,20 @@ int64_t steps_before_compression(const std::string& spec) {
 }
 
 std::string base_name(const std::string& spec) {
-  const size_t plus = spec.rfind('+');
-  const std::string last = plus == std::string::npos ? spec : spec.substr(plus + 1);
-  return last.substr(0, last.find(':'));
+  const std::string_view head = hook_head(spec);
+  return std::string(head.substr(head.rfind('+') + 1));
+}
+
+bool is_made_of_hooks(const std::string& spec) {
+  return entry_of(base_name(spec)).of_hooks;
 }
 
 double tolerance_of(const std::string& spec) {
   double sum = 0;
-  for (size_t begin = 0; begin <= spec.size();) {
-    const size_t end = std::min(spec.find('+', begin), spec.size());
-    const std::string part = spec.substr(begin, end - begin);
-    begin = end + 1;
-    if (part == "node") continue;  // exact
-    const double one = entry_of(part.substr(0, part.find(':'))).tolerance;
+  for (const std::string_view part : split_outside(hook_head(spec), '+')) {
+    if (part == "node" || part == "small") continue;  // exact
+    const double one =
+        part == "rules" ? tolerance_of_rules(spec) : entry_of(part).tolerance;
     if (one < 0) return one;
     sum += one;
   }

@@ -26,6 +26,8 @@ int64_t steps_before_compression(const std::string& spec);
 
 // The row of the table that does the work: "powersgd" of "fp16+powersgd:rank=2,start=0".
 std::string base_name(const std::string& spec);
+// Whether that row is made of other hooks, as rules are.
+bool is_made_of_hooks(const std::string& spec);
 // What one step may be off by, from the table; the sum of a wrapper's and its hook's.
 // Negative: the result is not a mean.
 double tolerance_of(const std::string& spec);

@@ -1,0 +1,27 @@
+// The parts of a hook's text: "fp16+powersgd:rank=2", "rules:*.bias=fp16;*=int8".
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace brigade {
+
+// What stands before the options, wrappers included: "fp16+powersgd".
+std::string_view hook_head(std::string_view text);
+// The options: what follows a ':', or stands in parentheses that end the text, as in
+// "powersgd(rank=2)". Throws ConfigError for parentheses that do not.
+std::string_view hook_options(std::string_view text);
+
+// At each `separator` that is not in parentheses. An empty text has no words.
+std::vector<std::string_view> split_outside(std::string_view text, char separator);
+
+// A pattern and a hook's text.
+using RuleText = std::pair<std::string_view, std::string_view>;
+// "PATTERN=HOOK;PATTERN=HOOK". Throws ConfigError.
+std::vector<RuleText> rule_texts(std::string_view options);
+
+// Whether `name` is what '*' (any text) and '?' (one character) in `pattern` may stand for.
+bool fits(std::string_view pattern, std::string_view name);
+
+}  // namespace brigade
