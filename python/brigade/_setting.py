@@ -37,7 +37,7 @@ def hook_table() -> list[HookEntry]:
 def make_hook(spec: str) -> _native.Hook:
     """A hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
     compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` takes a hook for each
-    kind of parameter, by name: the first pattern that fits decides.
+    kind of parameter, by name: the first pattern that fits decides. ``auto`` measures, and chooses a hook itself.
 
     >>> make_hook("rules:*.bias=allreduce;embed.*=fp16;*=int8").name
     'rules'

@@ -32,6 +32,16 @@ bool parse(const std::string& text, Number& number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
+// Where the first comma stands that is in no parentheses, or the end.
+size_t end_of_item(std::string_view text) {
+  int open = 0;
+  for (size_t place = 0; place < text.size(); ++place) {
+    if (text[place] == ',' && open <= 0) return place;
+    open += text[place] == '(' ? 1 : text[place] == ')' ? -1 : 0;
+  }
+  return text.size();
+}
+
 }  // namespace
 
 std::string_view nearest(std::string_view word,
@@ -66,7 +76,7 @@ OptionSpec::OptionSpec(std::string_view hook, std::string_view text,
                        std::span<const std::string_view> known, const char* kind)
     : hook_(std::string(kind) + " '" + std::string(hook) + "'") {
   while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find(','));
+    const std::string_view item = text.substr(0, end_of_item(text));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const size_t equals = item.find('=');
     const std::string_view key = item.substr(0, equals);
@@ -115,6 +125,13 @@ double OptionSpec::number(const std::string& key, double fallback) const {
   const auto found = values_.find(key);
   if (found != values_.end() && !parse(found->second, fallback)) refuse(key, "a number");
   return fallback;
+}
+
+std::string OptionSpec::text(const std::string& key, const std::string& fallback) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return fallback;
+  if (found->second.empty()) refuse(key, "a text");
+  return found->second;
 }
 
 bool OptionSpec::flag(const std::string& key, bool fallback) const {

@@ -1,4 +1,4 @@
-// "key=value,key=value" of a hook's spec.
+// "key=value,key=value" of a hook's spec. A comma in parentheses belongs to the value.
 #pragma once
 #include <map>
 #include <span>
@@ -25,6 +25,7 @@ class OptionSpec {
   // A natural that an int64_t holds.
   int64_t size(const std::string& key, int64_t fallback) const;
   double number(const std::string& key, double fallback) const;
+  std::string text(const std::string& key, const std::string& fallback) const;
   bool flag(const std::string& key, bool fallback) const;
 
  private:

@@ -8,6 +8,7 @@
 #include "base/option_spec.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/rules.h"
+#include "hooks/auto/auto_hook.h"
 #include "hooks/dense.h"
 #include "hooks/hook_text.h"
 #include "hooks/int8.h"
@@ -124,6 +125,14 @@ const std::array kRows{
          true},
         nullptr,
         make_rules},
+    Row{{"auto",
+         "exact averaging, or whatever is measured to be quicker here",
+         {"least", "among"},
+         1.5e-2,
+         true,
+         true},
+        nullptr,
+        make_auto_of},
 };
 
 const std::vector<HookEntry>& entries() {

@@ -74,7 +74,7 @@ TEST(RuleText, WhatCannotBeReadIsRefusedWithTheRule) {
   EXPECT_THROW(rules({{"*", nullptr}}), ConfigError);
 }
 
-const Shapes kShapes{{40, 30}, {30}, {17, 23}, {5}, {64, 64}, {300}};
+const Shapes kRuleShapes{{40, 30}, {30}, {17, 23}, {5}, {64, 64}, {300}};
 
 double error_of(const Rig& rig, const std::vector<at::Tensor>& gradients, int64_t step,
                 size_t index) {
@@ -95,12 +95,12 @@ TEST(Rules, GiveEachParameterToTheFirstRuleThatFits) {
   run_ranks(3, [](ProcessGroup group) {
     // All in one bucket: no part but the last is together. And each in its own.
     for (const double cap : {25.0, testing::kOneBucketEach}) {
-      Rig rig(group, "rules:p1=allreduce;p3=allreduce;p?=fp16;*=noop", kShapes, at::kFloat,
-              {.bucket_cap_mb = cap});
+      Rig rig(group, "rules:p1=allreduce;p3=allreduce;p?=fp16;*=noop", kRuleShapes,
+              at::kFloat, {.bucket_cap_mb = cap});
       for (int64_t step = 0; step < 3; ++step) {
         const auto gradients = rig.train(step);
         expect_equal_everywhere(group, gradients);
-        for (size_t index = 0; index < kShapes.size(); ++index) {
+        for (size_t index = 0; index < kRuleShapes.size(); ++index) {
           const double error = error_of(rig, gradients, step, index);
           const bool exact = index == 1 || index == 3;
           EXPECT_LE(error, exact ? 1e-6 : 1e-3) << index;
@@ -122,7 +122,7 @@ TEST(Rules, GiveEachParameterToTheFirstRuleThatFits) {
 
 TEST(Rules, RefuseAModelWithAParameterThatNothingFits) {
   run_ranks(1, [](ProcessGroup group) {
-    Rig rig(group, "allreduce", kShapes);
+    Rig rig(group, "allreduce", kRuleShapes);
     try {
       rig.ddp->set_hook(make_hook("rules:p0=fp16;p1=fp16"));
       ADD_FAILURE() << "it was taken";
@@ -141,7 +141,7 @@ TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   run_ranks(2, [](ProcessGroup group) {
     for (const char* first : {"p0", "p4"}) {  // in the last bucket, and not
       Rig rig(group, std::string("rules:") + first + "=powersgd:start=2;*=allreduce",
-              kShapes);
+              kRuleShapes);
       const size_t index = first[1] - '0';
       for (int64_t step = 0; step < 4; ++step) {
         const double error = error_of(rig, rig.train(step), step, index);
@@ -159,16 +159,16 @@ TEST(Rules, CombinedStatesOfOtherRanksCarryOn) {
   HookState combined;
   const std::string spec = "rules:p?=int8;*=fp16";
   run_ranks(2, [&](ProcessGroup group) {
-    Rig rig(group, spec, kShapes, at::kFloat, {.bucket_cap_mb = 25.0});
+    Rig rig(group, spec, kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});
     rig.train(0);
     const HookState own = rig.ddp->hook()->state();
     const HookState two = combine_states(std::vector<HookState>{own, own});
-    EXPECT_EQ(two.tensors.size(), kShapes.size());
+    EXPECT_EQ(two.tensors.size(), kRuleShapes.size());
     for (const auto& [key, tensor] : two.tensors)
       EXPECT_TRUE(at::allclose(tensor, own.tensors.at(key), 1e-6, 1e-12)) << key;
-    Rig other(group, spec, kShapes, at::kFloat, {.bucket_cap_mb = 25.0});
+    Rig other(group, spec, kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});
     other.ddp->hook()->load_state(two);
-    EXPECT_EQ(other.ddp->hook()->state().tensors.size(), kShapes.size());
+    EXPECT_EQ(other.ddp->hook()->state().tensors.size(), kRuleShapes.size());
     other.train(1);
   });
 }
@@ -177,7 +177,7 @@ TEST(Rules, WorkWhereRanksShareHosts) {
   run_ranks(4,
             [](ProcessGroup group) {
               Rig rig(group, "rules:p0=node+allreduce;p2=node+int8;*=int8(small=1024)",
-                      kShapes, at::kFloat, {.bucket_cap_mb = 25.0});
+                      kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});
               for (int64_t step = 0; step < 3; ++step) {
                 const auto gradients = rig.train(step);
                 expect_equal_everywhere(group, gradients);
@@ -193,7 +193,7 @@ TEST(Small, VectorsAndSmallTensorsGoExactAndLeaveNoError) {
     for (const char* spec :
          {"int8:small=400", "quantize_per_tensor:small=400", "small+int8"}) {
       SCOPED_TRACE(spec);
-      Rig rig(group, spec, kShapes, at::kFloat, {.bucket_cap_mb = 25.0});
+      Rig rig(group, spec, kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});
       for (int64_t step = 0; step < 3; ++step) {
         const auto gradients = rig.train(step);
         expect_equal_everywhere(group, gradients);
@@ -219,7 +219,7 @@ TEST(Rules, TakeRegisteredHooks) {
     });
   });
   run_ranks(2, [](ProcessGroup group) {
-    Rig rig(group, "rules:p2=tripled;*=allreduce", kShapes, at::kFloat,
+    Rig rig(group, "rules:p2=tripled;*=allreduce", kRuleShapes, at::kFloat,
             {.bucket_cap_mb = 25.0});
     const auto gradients = rig.train(0);
     EXPECT_LE((gradients[2] - 3 * rig.mean(0, 2)).abs().max().item<double>(), 1e-5);

@@ -290,6 +290,9 @@ TEST(HookChoice, RulesAreOneHookAndAsCoarseAsTheCoarsestOfThem) {
   EXPECT_LT(tolerance_of("rules:a=noop;*=int8"), 0);
   EXPECT_EQ(choose_hooks("powersgd(rank=2)").front(), "powersgd:rank=2,start=0");
   EXPECT_TRUE(is_made_of_hooks("fp16+rules"));
+  EXPECT_NEAR(tolerance_of("auto"), 1.5e-2, 1e-12);
+  EXPECT_NEAR(tolerance_of("auto:least=fp16"), 1e-3, 1e-12);
+  EXPECT_NEAR(tolerance_of("auto:among=fp16/powersgd(rank=2,start=0)"), 1, 1e-12);
 }
 
 }  // namespace

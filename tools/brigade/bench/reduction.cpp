@@ -13,6 +13,7 @@
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
 #include "common/fingerprint.h"
+#include "common/hook_choice.h"
 
 namespace brigade::tool {
 namespace {
@@ -64,9 +65,11 @@ struct GivenGradientsImpl : torch::nn::Module {
 };
 
 bool is_low_rank(const std::string& spec) {
-  const size_t plus = spec.rfind('+');
-  return spec.compare(plus == std::string::npos ? 0 : plus + 1, 8, "powersgd") == 0;
+  return base_name(spec).starts_with("powersgd");
 }
+
+// So many has `auto` to settle.
+constexpr int kStepsToSettle = 50;
 
 double square_sum(const at::Tensor& values) {
   return values.to(at::kDouble).square().sum().item<double>();
@@ -179,8 +182,9 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
     times.seconds.push_back(seconds_of(CLOCK_MONOTONIC) - begin);
     times.cpu_seconds.push_back(seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin);
   };
-  for (int warm = 0; warm < 2; ++warm) timed_step();
-  const int steps = state.agree_on_steps(times.seconds[1], seconds, least, most);
+  const int warm_up = base_name(spec) == "auto" ? kStepsToSettle : 2;
+  for (int warm = 0; warm < warm_up; ++warm) timed_step();
+  const int steps = state.agree_on_steps(times.seconds.back(), seconds, least, most);
   times.seconds.clear();
   times.cpu_seconds.clear();
   for (int step = 0; step < steps; ++step) timed_step();

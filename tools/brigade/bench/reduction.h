@@ -48,7 +48,8 @@ class Reduction {
   Reduction(ProcessGroup group, Shapes shapes, at::Device device);
   ~Reduction();
 
-  // Two steps to warm up, then as many as fit into `seconds`, `least` to `most`.
+  // Two steps to warm up, for `auto` as many as it needs to settle, then as many as fit
+  // into `seconds`, `least` to `most`.
   ReductionTimes time(const std::string& spec, double seconds, int least, int most);
   ReductionCheck check(const std::string& spec);
 

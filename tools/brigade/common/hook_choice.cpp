@@ -33,6 +33,20 @@ double tolerance_of_rules(const std::string& spec) {
   return most > 0 ? most : entry_of("rules").tolerance;
 }
 
+// Of the coarsest that it may choose.
+double tolerance_of_auto(const std::string& spec) {
+  double most = entry_of("auto").tolerance;
+  for (const std::string_view option : split_outside(hook_options(spec), ',')) {
+    const size_t equals = std::min(option.find('='), option.size() - 1);
+    if (option.starts_with("among=")) most = entry_of("allreduce").tolerance;
+    for (const std::string_view hook : split_outside(option.substr(equals + 1), '/')) {
+      const double one = tolerance_of(std::string(hook));
+      most = option.starts_with("least=") ? one : std::max(most, one);
+    }
+  }
+  return most;
+}
+
 // Of the part behind the last '+'.
 std::string in_full_swing(const std::string& spec) {
   if (!has_option(entry_of(base_name(spec)), "start")) return spec;
@@ -110,8 +124,9 @@ double tolerance_of(const std::string& spec) {
   double sum = 0;
   for (const std::string_view part : split_outside(hook_head(spec), '+')) {
     if (part == "node" || part == "small") continue;  // exact
-    const double one =
-        part == "rules" ? tolerance_of_rules(spec) : entry_of(part).tolerance;
+    const double one = part == "rules"  ? tolerance_of_rules(spec)
+                       : part == "auto" ? tolerance_of_auto(spec)
+                                        : entry_of(part).tolerance;
     if (one < 0) return one;
     sum += one;
   }

@@ -3,9 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "plan/prediction.h"
+#include "hooks/auto/prediction.h"
 
 namespace brigade::tool {
+
+using namespace cost;
 
 // A hook with what it would cost, and what it would at the ends of the doubt.
 struct Candidate {

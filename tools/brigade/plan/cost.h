@@ -2,9 +2,11 @@
 #pragma once
 #include <string>
 
-#include "plan/prediction.h"
+#include "hooks/auto/prediction.h"
 
 namespace brigade::tool {
+
+using namespace cost;
 
 // One hook at one size.
 struct ProbeSample {

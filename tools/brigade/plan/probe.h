@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "bench/reduction.h"
-#include "plan/prediction.h"
+#include "hooks/auto/prediction.h"
 
 namespace brigade::tool {
+
+using namespace cost;
 
 struct Probe {
   Machine machine;

@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/prediction.h"
+#include "hooks/auto/prediction.h"
 
 namespace brigade::tool {
+
+using namespace cost;
 
 // The floating-point tensors of a safetensors file; of one of brigade's own checkpoints,
 // those of the model. Throws Error, and ConfigError for a file that has none.

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace brigade::tool {
+namespace brigade::cost {
 
 // How a hook's bytes travel, which decides what of them crosses between hosts.
 enum class Route : std::uint8_t {
@@ -72,8 +72,10 @@ struct Job {
 
 using ShapeList = std::vector<std::vector<int64_t>>;
 
-// The buckets of DistributedDataParallel's defaults, and what the hook sends of each.
-// `rank` is the approximation rank of a low-rank hook.
+// A bucket of parameters of these shapes, and what the hook sends of it. `rank` is the
+// approximation rank of a low-rank hook.
+BucketLoad load_of(const ShapeList& shapes, const HookCost& cost, int rank);
+// The buckets of DistributedDataParallel's defaults.
 std::vector<BucketLoad> buckets_of(const ShapeList& shapes, const HookCost& cost, int rank);
 
 struct Prediction {
@@ -89,4 +91,4 @@ Prediction predict(const Job& job, const Machine& machine, const HookCost& cost,
 // Payload bytes over a link of Ethernet with TCP: 1448 of 1514.
 inline constexpr double kGoodput = 1448.0 / 1514.0;
 
-}  // namespace brigade::tool
+}  // namespace brigade::cost

@@ -1,4 +1,4 @@
-#include "plan/prediction.h"
+#include "hooks/auto/prediction.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-namespace brigade::tool {
+namespace brigade::cost {
 namespace {
 
 constexpr double kFirstBucket = 1024.0 * 1024, kBucket = 25.0 * 1024 * 1024;
@@ -236,28 +236,38 @@ HookKind kind_of(std::string_view name) {
   return {};
 }
 
+BucketLoad load_of(const ShapeList& shapes, const HookCost& cost, int rank) {
+  BucketLoad load;
+  for (const auto& shape : shapes) {
+    const double values = values_of_shape(shape);
+    load.values += values;
+    load.payload_bytes += cost.kind.low_rank ? 4 * low_rank_values(shape, rank)
+                                             : values * cost.bytes_per_value;
+  }
+  if (cost.spec.find("batched_") != std::string::npos) {
+    const double side = std::ceil(std::sqrt(load.values));
+    load.payload_bytes = 4 * std::min(load.values, 2 * side * rank);
+  }
+  return load;
+}
+
 std::vector<BucketLoad> buckets_of(const ShapeList& shapes, const HookCost& cost,
                                    int rank) {
-  const bool batched = cost.spec.find("batched_") != std::string::npos;
   std::vector<BucketLoad> buckets;
-  BucketLoad open;
+  ShapeList open;
+  double values = 0;
   const auto close = [&] {
-    if (batched) {
-      const double side = std::ceil(std::sqrt(open.values));
-      open.payload_bytes = 4 * std::min(open.values, 2 * side * rank);
-    }
-    buckets.push_back(open);
-    open = {};
+    buckets.push_back(load_of(open, cost, rank));
+    open.clear();
+    values = 0;
   };
   // Gradients come from the last parameter to the first.
   for (auto shape = shapes.rbegin(); shape != shapes.rend(); ++shape) {
-    const double values = values_of_shape(*shape);
-    open.values += values;
-    open.payload_bytes += cost.kind.low_rank ? 4 * low_rank_values(*shape, rank)
-                                             : values * cost.bytes_per_value;
-    if (open.values * 4 >= (buckets.empty() ? kFirstBucket : kBucket)) close();
+    open.push_back(*shape);
+    values += values_of_shape(*shape);
+    if (values * 4 >= (buckets.empty() ? kFirstBucket : kBucket)) close();
   }
-  if (open.values > 0) close();
+  if (values > 0) close();
   return buckets;
 }
 
@@ -266,4 +276,4 @@ Prediction predict(const Job& job, const Machine& machine, const HookCost& cost,
   return Simulation(job, machine, cost).run(buckets);
 }
 
-}  // namespace brigade::tool
+}  // namespace brigade::cost

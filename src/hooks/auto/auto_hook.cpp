@@ -1,0 +1,282 @@
+#include "hooks/auto/auto_hook.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iostream>
+#include <mutex>
+
+#include "brigade/hook_parts.h"
+#include "brigade/process_group.h"
+#include "hooks/auto/candidate_cost.h"
+#include "hooks/auto/step_clock.h"
+#include "hooks/dense.h"
+
+namespace brigade {
+namespace {
+
+using Now = std::chrono::steady_clock;
+
+// The first steps of a window still feel the hook before, and make connections.
+constexpr size_t kSkipped = 2;
+
+// "error.part0/layer.weight": layer.weight. Empty: no error.
+std::string parameter_of(std::string_view key) {
+  const std::string_view prefix = kErrorPrefix;
+  if (!key.starts_with(prefix)) return "";
+  key.remove_prefix(prefix.size());
+  while (key.starts_with("part") && key.find('/') != std::string_view::npos)
+    key.remove_prefix(key.find('/') + 1);
+  return std::string(key);
+}
+
+class AutoHook : public Hook {
+ public:
+  AutoHook(std::string options, std::vector<AutoCandidate> candidates, MakeJudge judge)
+      : options_(std::move(options)),
+        hooks_(std::move(candidates)),
+        make_judge_(std::move(judge)) {
+    hooks_.insert(hooks_.begin(), {"allreduce", make_allreduce()});
+    begin();
+  }
+
+  std::string name() const override { return "auto"; }
+  std::string fingerprint() const override {
+    return options_.empty() ? "auto" : "auto:" + options_;
+  }
+  void set_parameters(std::span<const std::string> names) override {
+    for (const AutoCandidate& each : hooks_) each.hook->set_parameters(names);
+  }
+  void begin_pass(const HookPass& pass) override {
+    for (const AutoCandidate& each : hooks_) each.hook->begin_pass(pass);
+  }
+  void check_dtype(at::ScalarType dtype) const override {
+    for (const AutoCandidate& each : hooks_) each.hook->check_dtype(dtype);
+  }
+  // So that it sees the first bucket of every step.
+  bool takes_sparse() const override { return true; }
+
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    if (bucket.index() == 0) begin_step();
+    note_shapes(bucket, comm);
+    const size_t number = clock_.started(Now::now());
+    const std::shared_ptr<Hook> hook = hooks_[present_].hook;
+    add_owed(bucket);
+    const bool decides =
+        bucket.index() == 0 && step_in_window_ == kAutoWindow - 1 && comm.size() > 1;
+    at::Tensor result;
+    if (decides) {
+      at::Tensor decision = decide(comm, bucket.buffer().device());
+      Comm::Body body = [&](int index, Comm& lane) -> Task<void> {
+        if (index == 0) {
+          co_await lane.broadcast(decision, 0);
+        } else {
+          result = co_await reduce_with(*hook, bucket, lane);
+        }
+      };
+      co_await comm.split(2, body);
+      std::lock_guard lock(mutex_);
+      decision_ = decision;
+    } else {
+      result = co_await reduce_with(*hook, bucket, comm);
+    }
+    clock_.ended(number, Now::now());
+    co_return result;
+  }
+
+  HookState state() const override {
+    HookState state;
+    state.values["choice"] = hooks_[present_].spec;
+    state.values["settled"] = settled_ ? "1" : "0";
+    for (const auto& [name, error] : owed_) state.tensors[kErrorPrefix + name] = error;
+    add_part_state(state, static_cast<int>(present_), hooks_[present_].hook->state());
+    return state;
+  }
+  void load_state(const HookState& state) override {
+    reset();
+    const auto choice = state.values.find("choice");
+    if (choice == state.values.end()) return;  // of a run that has kept none
+    const auto found = std::ranges::find(hooks_, choice->second, &AutoCandidate::spec);
+    if (found == hooks_.end()) {
+      throw ConfigError("auto: the state was saved with the hook '" + choice->second +
+                        "', which is not a candidate here");
+    }
+    present_ = static_cast<size_t>(found - hooks_.begin());
+    found->hook->load_state(part_state(state, static_cast<int>(present_)));
+    for (const auto& [key, tensor] : state.tensors) {
+      if (key.starts_with(kErrorPrefix) && parameter_of(key) == key.substr(6))
+        owed_[parameter_of(key)] = tensor.clone();
+    }
+    settled_ = state.values.at("settled") == "1";
+    if (settled_) {
+      judge_->resume(present_);
+      remember("goes on with " + hooks_[present_].spec);
+    } else {
+      leave(0);
+    }
+  }
+  void reset() override {
+    for (const AutoCandidate& each : hooks_) each.hook->reset();
+    begin();
+  }
+  std::vector<std::string> history() const override {
+    std::lock_guard lock(mutex_);
+    return history_;
+  }
+
+ private:
+  void begin() {
+    std::vector<std::string> names;
+    for (const AutoCandidate& each : hooks_) names.push_back(each.spec);
+    judge_ = make_judge_(names, [this](const WindowTimes& exact) {
+      return predict_steps(exact, reductions_, costs_);
+    });
+    present_ = 0;
+    settled_ = false;
+    steps_ = 0;
+    step_in_window_ = -1;
+    owed_.clear();
+    clock_.begin_window();
+    std::lock_guard lock(mutex_);
+    decision_ = at::Tensor();
+    history_.clear();
+    told_ = 0;
+  }
+
+  // When no bucket is under way.
+  void begin_step() {
+    if (++step_in_window_ == kAutoWindow) {
+      step_in_window_ = 0;
+      follow();
+      clock_.begin_window();
+    }
+    clock_.begin_step(Now::now());
+    ++steps_;
+  }
+
+  // What rank 0 has decided in the step before.
+  void follow() {
+    at::Tensor decision;
+    {
+      std::lock_guard lock(mutex_);
+      std::swap(decision, decision_);
+    }
+    if (!decision.defined()) return;
+    decision = decision.cpu();
+    const auto* values = decision.const_data_ptr<int64_t>();
+    settled_ = values[1] != 0;
+    leave(static_cast<size_t>(values[0]));
+  }
+
+  // For another hook. What the present one owes is paid in the next step.
+  void leave(size_t next) {
+    if (next == present_) return;
+    Hook& left = *hooks_[present_].hook;
+    for (const auto& [key, error] : left.state().tensors) {
+      const std::string name = parameter_of(key);
+      if (!name.empty()) owed_[name] = error;
+    }
+    left.reset();
+    present_ = next;
+  }
+
+  void add_owed(const Bucket& bucket) {
+    if (owed_.empty() || bucket.buffer().is_sparse()) return;
+    const std::vector<at::Tensor> gradients = bucket.gradients();
+    for (size_t index = 0; index < gradients.size(); ++index) {
+      const auto found = owed_.find(bucket.names()[index]);
+      if (found == owed_.end()) continue;
+      gradients[index].view({-1}).add_(
+          found->second.flatten().to(gradients[index].options()));
+      owed_.erase(found);
+    }
+  }
+
+  static Task<at::Tensor> reduce_with(Hook& hook, Bucket bucket, Comm& comm) {
+    if (bucket.buffer().is_sparse() && !hook.takes_sparse())
+      return average(std::move(bucket), comm);
+    return hook.reduce(std::move(bucket), comm);
+  }
+
+  // Of the step before the one that decides, on the rank that does.
+  void note_shapes(const Bucket& bucket, const Comm& comm) {
+    if (step_in_window_ != kAutoWindow - 2 || comm.rank() != 0) return;
+    if (bucket.index() == 0) {
+      reductions_ = {comm.layout().hosts(), comm.size(), {}};
+      const bool on_cpu = bucket.buffer().is_cpu();
+      if (costs_.empty()) {
+        for (const AutoCandidate& each : hooks_)
+          costs_.push_back(candidate_cost(each.spec, on_cpu));
+      }
+    }
+    cost::ShapeList shapes;
+    for (const at::Tensor& parameter : bucket.parameters())
+      shapes.push_back(parameter.sizes().vec());
+    reductions_.buckets.push_back(std::move(shapes));
+  }
+
+  // The hook of the next window, and whether that is settled; on other ranks: room for it.
+  at::Tensor decide(const Comm& comm, at::Device device) {
+    at::Tensor decision = at::zeros({2}, at::kLong);
+    auto* values = decision.mutable_data_ptr<int64_t>();
+    if (comm.rank() == 0) {
+      const Verdict verdict = ask(comm);
+      values[0] = static_cast<int64_t>(verdict.hook);
+      values[1] = verdict.settled ? 1 : 0;
+    }
+    return comm.works_on_device() ? decision.to(device) : decision;
+  }
+
+  Verdict ask(const Comm& comm) {
+    std::optional<WindowTimes> seen = clock_.window(kSkipped);
+    if (!seen) return {present_, settled_, ""};
+    // The host does not wait for what streams do: all of a step may be waiting.
+    if (comm.runs_inline()) seen->busy = seen->exposed = seen->step;
+    Verdict verdict = judge_->after(present_, *seen);
+    if (verdict.line.empty()) return verdict;
+    remember(verdict.line);
+    if (verdict.settled) tell(verdict);
+    return verdict;
+  }
+
+  void remember(const std::string& line) {
+    std::lock_guard lock(mutex_);
+    history_.push_back("step " + std::to_string(steps_) + ": " + line);
+  }
+
+  // Once a choice.
+  void tell(const Verdict& verdict) {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(told_, verdict.hook + 1) == verdict.hook + 1) return;
+    std::clog << "brigade: auto, " + history_.back() + "\n" << std::flush;
+  }
+
+  const std::string options_;
+  std::vector<AutoCandidate> hooks_;  // the exact one first
+  const MakeJudge make_judge_;
+  std::unique_ptr<Judge> judge_;  // rank 0's counts
+  StepClock clock_;
+  // ---- used before a bucket's first co_await, and between steps
+  size_t present_ = 0;
+  bool settled_ = false;
+  int64_t steps_ = 0;
+  int64_t step_in_window_ = -1;
+  std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left
+  Reductions reductions_;
+  std::vector<cost::HookCost> costs_;
+  // ---- used by any thread
+  mutable std::mutex mutex_;
+  at::Tensor decision_;
+  std::vector<std::string> history_;
+  size_t told_ = 0;  // 1 + the hook that was said to be chosen
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> make_auto(std::string options, std::vector<AutoCandidate> candidates,
+                                MakeJudge judge) {
+  return std::make_shared<AutoHook>(std::move(options), std::move(candidates),
+                                    std::move(judge));
+}
+
+}  // namespace brigade

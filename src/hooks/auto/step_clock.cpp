@@ -1,0 +1,73 @@
+#include "hooks/auto/step_clock.h"
+
+#include <algorithm>
+
+namespace brigade {
+namespace {
+
+double seconds(StepClock::Time from, StepClock::Time to) {
+  return std::max(0.0, std::chrono::duration<double>(to - from).count());
+}
+
+double lower_quartile(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::ranges::nth_element(values, place);
+  return *place;
+}
+
+}  // namespace
+
+void StepClock::begin_step(Time now) {
+  std::lock_guard lock(mutex_);
+  if (running_) steps_.push_back(times_of(now));
+  running_ = true;
+  begun_ = now;
+  buckets_.clear();
+}
+
+size_t StepClock::started(Time now) {
+  std::lock_guard lock(mutex_);
+  buckets_.push_back({now, now});
+  return buckets_.size() - 1;
+}
+
+void StepClock::ended(size_t bucket, Time now) {
+  std::lock_guard lock(mutex_);
+  if (bucket < buckets_.size()) buckets_[bucket].end = now;
+}
+
+// Buckets are in the order of their start.
+WindowTimes StepClock::times_of(Time next) const {
+  WindowTimes times;
+  times.step = seconds(begun_, next);
+  if (buckets_.empty()) return times;
+  Time until = buckets_.front().begin;
+  for (const Interval& bucket : buckets_) {
+    times.busy += seconds(std::max(bucket.begin, until), bucket.end);
+    until = std::max(until, bucket.end);
+  }
+  times.exposed = seconds(buckets_.back().begin, until);
+  times.backward = seconds(buckets_.front().begin, buckets_.back().begin);
+  return times;
+}
+
+std::optional<WindowTimes> StepClock::window(size_t skip) const {
+  std::lock_guard lock(mutex_);
+  if (steps_.size() <= skip) return std::nullopt;
+  const auto of = [&](double WindowTimes::*field) {
+    std::vector<double> values;
+    for (size_t step = skip; step < steps_.size(); ++step)
+      values.push_back(steps_[step].*field);
+    return lower_quartile(std::move(values));
+  };
+  return WindowTimes{of(&WindowTimes::step), of(&WindowTimes::exposed),
+                     of(&WindowTimes::busy), of(&WindowTimes::backward)};
+}
+
+void StepClock::begin_window() {
+  std::lock_guard lock(mutex_);
+  running_ = false;
+  steps_.clear();
+}
+
+}  // namespace brigade

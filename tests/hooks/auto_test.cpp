@@ -1,0 +1,267 @@
+// The hook that chooses: what its judge decides, that all ranks follow, and that nothing is
+// lost on the way.
+#include <gtest/gtest.h>
+
+#include "brigade/brigade.h"
+#include "hooks/auto/auto_hook.h"
+#include "hooks/auto/candidate_cost.h"
+#include "hooks/auto/step_clock.h"
+#include "hooks/bag.h"
+#include "support/ranks.h"
+
+namespace brigade {
+namespace {
+
+using testing::Rig;
+using testing::run_ranks;
+using testing::Shapes;
+
+WindowTimes waiting(double step, double exposed) {
+  return {.step = step, .exposed = exposed, .busy = exposed, .backward = 0.01};
+}
+
+// Steps of 1 s under the exact hook.
+std::unique_ptr<Judge> judge_with(std::vector<double> predicted) {
+  std::vector<std::string> names{"allreduce", "fp16", "int8", "int4"};
+  names.resize(predicted.size());
+  return make_judge(names, [predicted](const WindowTimes&) { return predicted; });
+}
+
+TEST(AutoJudge, StaysExactWhereNothingShouldSaveATenth) {
+  const auto judge = judge_with({1, 0.95, 0.92});
+  const Verdict verdict = judge->after(0, waiting(1, 0.08));
+  EXPECT_EQ(verdict.hook, 0u);
+  EXPECT_TRUE(verdict.settled);
+  EXPECT_EQ(verdict.line,
+            "chose allreduce: nothing should save 10 % of 1000 ms a step, of "
+            "which 80 ms wait for it");
+}
+
+TEST(AutoJudge, TriesTheBestAndKeepsItOnlyIfItSavedATenth) {
+  for (const double measured : {0.30, 0.89, 0.91, 1.5}) {
+    const auto judge = judge_with({1, 0.95, 0.3});
+    Verdict verdict = judge->after(0, waiting(1, 0.8));
+    EXPECT_EQ(verdict.hook, 2u);
+    EXPECT_FALSE(verdict.settled);
+    EXPECT_EQ(verdict.line,
+              "trying int8: 800 ms of 1000 ms a step wait for allreduce, "
+              "predicted are 300 ms a step");
+    verdict = judge->after(2, waiting(measured, 0.1));
+    EXPECT_TRUE(verdict.settled);
+    EXPECT_EQ(verdict.hook, measured < 0.9 ? 2u : 0u) << measured;
+    EXPECT_FALSE(verdict.line.empty());
+    EXPECT_EQ(judge->after(verdict.hook, waiting(measured < 0.9 ? measured : 1, 0.1)).line,
+              "");
+  }
+}
+
+TEST(AutoJudge, TriesAnotherWhereThePredictionWasWrong) {
+  const auto judge = judge_with({1, 0.6, 0.3, 0.28});
+  EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 2u);  // int4 does not save a tenth more
+  EXPECT_EQ(judge->after(2, waiting(0.95, 0.7)).hook, 3u);
+  EXPECT_EQ(judge->after(3, waiting(0.99, 0.7)).hook, 1u);
+  const Verdict verdict = judge->after(1, waiting(0.62, 0.4));
+  EXPECT_TRUE(verdict.settled);
+  EXPECT_EQ(verdict.hook, 1u);
+  EXPECT_EQ(verdict.line, "chose fp16: 620 ms a step instead of 1000 ms with allreduce");
+}
+
+TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
+  const auto judge = judge_with({1, 0.5});
+  judge->after(0, waiting(1, 0.8));
+  EXPECT_TRUE(judge->after(1, waiting(0.5, 0.3)).settled);
+  // Once is nothing.
+  EXPECT_EQ(judge->after(1, waiting(0.9, 0.7)).hook, 1u);
+  EXPECT_EQ(judge->after(1, waiting(0.5, 0.3)).hook, 1u);
+  int waited = 0;
+  for (const int expected : {3, 6, 12, 24}) {
+    Verdict verdict{1, true, ""};
+    for (waited = 0; verdict.settled; ++waited)
+      verdict = judge->after(1, waiting(0.9, 0.7));
+    EXPECT_EQ(waited, expected);
+    EXPECT_EQ(verdict.hook, 0u);
+    EXPECT_NE(verdict.line.find("looking again"), std::string::npos);
+    EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
+    EXPECT_TRUE(judge->after(1, waiting(0.5, 0.3)).settled);
+  }
+  // Resumed, it takes what it sees first for usual.
+  const auto resumed = judge_with({1, 0.5});
+  resumed->resume(1);
+  for (int window = 0; window < 3; ++window)
+    EXPECT_TRUE(resumed->after(1, waiting(0.7, 0.1)).settled);
+}
+
+TEST(AutoPrediction, SlowLinksWantFewBytesAndQuickOnesNone) {
+  const Reductions reductions{2, 2, {{{1024, 1024}, {1024}}, {{1024, 1024}}}};
+  std::vector<cost::HookCost> costs;
+  for (const char* spec : {"allreduce", "fp16", "int8", "powersgd:rank=2"})
+    costs.push_back(candidate_cost(spec, false));
+  EXPECT_NEAR(costs[2].bytes_per_value, 1.016, 0.001);
+  // 8.4 MB: all of the step, at 1 Gbit/s.
+  const auto slow = predict_steps(waiting(0.075, 0.07), reductions, costs);
+  EXPECT_NEAR(slow[0], 0.075, 1e-9);
+  EXPECT_NEAR(slow[1], 0.0375, 0.01);
+  EXPECT_NEAR(slow[2], 0.02, 0.01);
+  EXPECT_LT(slow[3], 0.5 * slow[2]);
+  // Coding that takes longer than sending.
+  for (size_t hook = 1; hook < costs.size(); ++hook) costs[hook].seconds_per_value = 2e-8;
+  const auto quick = predict_steps(waiting(0.020, 0.010), reductions, costs);
+  for (size_t hook = 1; hook < 3; ++hook) EXPECT_GT(quick[hook], 0.9 * quick[0]);
+  // Nothing is exposed.
+  const auto hidden = predict_steps({0.5, 0.001, 0.02, 0.3}, reductions, costs);
+  for (const double seconds : hidden) EXPECT_GT(seconds, 0.9 * 0.5);
+  EXPECT_GT(candidate_cost("int8", true).seconds_per_value, 0);
+}
+
+TEST(AutoPrediction, TheClockTakesQuickStepsWithoutTheFirst) {
+  StepClock clock;
+  const auto at = [](double seconds) {
+    return StepClock::Time(std::chrono::duration_cast<StepClock::Time::duration>(
+        std::chrono::duration<double>(seconds)));
+  };
+  for (int step = 0; step < 5; ++step) {
+    const double begin = 10.0 * step;
+    clock.begin_step(at(begin));
+    const size_t first = clock.started(at(begin + 1)),
+                 second = clock.started(at(begin + 3));
+    clock.ended(second, at(begin + (step == 3 ? 9 : 6)));
+    clock.ended(first, at(begin + 2));
+  }
+  EXPECT_FALSE(clock.window(4));
+  const WindowTimes seen = *clock.window(1);  // of three steps
+  EXPECT_NEAR(seen.step, 10, 1e-6);
+  EXPECT_NEAR(seen.exposed, 3, 1e-6);
+  EXPECT_NEAR(seen.busy, 4, 1e-6);
+  EXPECT_NEAR(seen.backward, 2, 1e-6);
+  clock.begin_window();
+  EXPECT_FALSE(clock.window(0));
+}
+
+// Decides as it was told, one decision a window.
+class Scripted : public Judge {
+ public:
+  explicit Scripted(std::vector<Verdict> script) : script_(std::move(script)) {}
+  Verdict after(size_t hook, const WindowTimes&) override {
+    return next_ < script_.size() ? script_[next_++] : Verdict{hook, true, ""};
+  }
+  void resume(size_t) override { next_ = script_.size(); }
+
+ private:
+  std::vector<Verdict> script_;
+  size_t next_ = 0;
+};
+
+std::shared_ptr<Hook> scripted(const ProcessGroup& group) {
+  // What other ranks decide must not count.
+  const std::vector<Verdict> script =
+      group.rank() == 0 ? std::vector<Verdict>{{1, false, "trying int8"},
+                                               {0, false, "back"},
+                                               {2, true, "int4"}}
+                        : std::vector<Verdict>(3, Verdict{2, true, "mine"});
+  return make_auto("", {{"int8", make_hook("int8")}, {"int4", make_hook("int4")}},
+                   [script](auto, auto) { return std::make_unique<Scripted>(script); });
+}
+
+const Shapes kAutoShapes{{40, 30}, {30}, {17, 23}, {300}};
+
+TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
+  run_ranks(3, [](ProcessGroup group) {
+    for (const double cap : {25.0, testing::kOneBucketEach}) {
+      Rig rig(group, "", kAutoShapes, at::kFloat, {.bucket_cap_mb = cap});
+      rig.ddp->set_hook(scripted(group));
+      std::vector<at::Tensor> sum;  // of what came out, less what should have
+      for (const auto& shape : kAutoShapes) sum.push_back(at::zeros(shape, at::kDouble));
+      for (int64_t step = 0; step < 4 * kAutoWindow; ++step) {
+        SCOPED_TRACE(step);
+        const auto gradients = rig.train(step);
+        double off = 0;
+        for (size_t index = 0; index < kAutoShapes.size(); ++index) {
+          at::Tensor first = gradients[index].clone();
+          group.broadcast(first, 0);
+          EXPECT_TRUE(at::equal(first, gradients[index])) << "replicas differ";
+          sum[index] += gradients[index] - rig.mean(step, index);
+          off += sum[index].norm().item<double>();
+        }
+        // Exact, int8, exact, int4: after an exact step nothing is owed.
+        const int64_t window = step / kAutoWindow;
+        EXPECT_EQ(off > 1e-4, window % 2 == 1) << off;
+      }
+      const HookStats stats = rig.ddp->hook_stats();
+      if (group.rank() == 0) {
+        EXPECT_EQ(stats.history,
+                  (std::vector<std::string>{"step 8: trying int8", "step 16: back",
+                                            "step 24: int4"}));
+      }
+    }
+  });
+}
+
+TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
+  run_ranks(2, [](ProcessGroup group) {
+    Rig rig(group, "", kAutoShapes);
+    rig.ddp->set_hook(scripted(group));
+    for (int64_t step = 0; step < kAutoWindow + 3; ++step) rig.train(step);
+    const HookState trial = rig.ddp->hook()->state();
+    EXPECT_EQ(trial.values.at("choice"), "int8");
+    for (int64_t step = kAutoWindow + 3; step < 3 * kAutoWindow + 2; ++step)
+      rig.train(step);
+    const HookState settled = rig.ddp->hook()->state();
+    EXPECT_EQ(settled.values.at("choice"), "int4");
+    EXPECT_EQ(settled.values.at("settled"), "1");
+
+    // Settled: the same bits as without a break.
+    DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
+    as_before.first_buckets = rig.ddp->logging_data().bucket_parameters;
+    Rig second(group, "", kAutoShapes, at::kFloat, as_before);
+    second.ddp->set_hook(scripted(group));
+    second.ddp->hook()->load_state(settled);
+    for (int64_t step = 0; step < kAutoWindow + 1; ++step) {
+      const auto expected = rig.train(100 + step), resumed = second.train(100 + step);
+      for (size_t index = 0; index < kAutoShapes.size(); ++index)
+        EXPECT_TRUE(at::equal(expected[index], resumed[index])) << step;
+    }
+    // In the middle of a trial: begins anew, and pays the mean of what was owed.
+    const HookState both = combine_states(std::vector<HookState>{trial, trial});
+    second.ddp->set_hook(scripted(group));
+    second.ddp->hook()->load_state(both);
+    const auto gradients = second.train(0);
+    at::Tensor owed =
+        both.tensors.at("error.part1/p0").to(at::kDouble).view(kAutoShapes[0]);
+    group.all_reduce(owed.div_(group.size()));
+    EXPECT_GT(owed.norm().item<double>(), 1e-4);
+    EXPECT_LE((gradients[0] - second.mean(0, 0) - owed).norm().item<double>(), 1e-5);
+    EXPECT_TRUE(second.ddp->hook()->state().tensors.empty());
+    auto other = make_auto("", {{"fp16", make_hook("fp16")}});
+    EXPECT_THROW(other->load_state(settled), ConfigError);
+  });
+}
+
+std::string auto_refusal(const std::string& spec) {
+  try {
+    make_hook(spec);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no ConfigError for '" + spec + "'";
+}
+
+TEST(AutoText, CandidatesByNameOrByTheCoarsest) {
+  for (const char* spec : {"auto", "auto:least=fp16", "auto:least=allreduce",
+                           "auto:among=fp16/powersgd(rank=2,start=0)/fp16+allreduce"})
+    EXPECT_EQ(make_hook(spec)->fingerprint(), spec);
+  EXPECT_EQ(make_hook("rules:*.bias=allreduce;*=auto(least=int8)")->fingerprint(),
+            "rules:*.bias=allreduce;*=auto:least=int8");
+  EXPECT_EQ(auto_refusal("auto:least=noop"),
+            "hook 'auto': least is 'noop', whose result is no mean");
+  EXPECT_EQ(auto_refusal("auto:among=int8/noop"),
+            "hook 'auto': 'noop' can't be a candidate: its result is no mean");
+  EXPECT_NE(auto_refusal("auto:among=node+int8").find("can't be a candidate"),
+            std::string::npos);
+  EXPECT_NE(auto_refusal("auto:least=int9").find("did you mean 'int8'?"),
+            std::string::npos);
+  EXPECT_NE(auto_refusal("auto:most=int8").find("no option 'most'"), std::string::npos);
+  EXPECT_NE(auto_refusal("auto:least=int8,among=fp16").find("either"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace brigade
