@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +48,13 @@ def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         group = dist.group.WORLD
     if group is None:
         raise _native.ConfigError("no process group: call torch.distributed.init_process_group() first, or give one")
+    return check_group(group)
+
+
+def check_group(group: Any) -> Any:
+    """The group, which may be None; anything else is refused."""
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise _native.ConfigError(f"expected a process group of torch.distributed, or None, got {group!r}")
     return group
 
 
@@ -59,9 +69,20 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
         reduction = _native.Reduction(group, kind, native.make(state, kind))
+        if keeper is not None:  # its state has the parameters' names
+            reduction.set_names(_names_in(function, state))
         with _lock:
             home[function.__qualname__, kind] = reduction
     return reduction.run(bucket)
+
+
+def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
+    """The parameters' names in the model that `function` was registered on with `state`: a bucket does not tell."""
+    for each in gc.get_objects():
+        if issubclass(type(each), DistributedDataParallel) and any(
+                hook is function and given is state for hook, given in each.__dict__.get("_comm_hooks", ())):
+            return [(parameter, name) for name, parameter in each.module.named_parameters()]
+    return []
 
 
 def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
@@ -95,7 +116,7 @@ def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.Proce
 
 def stateless(spec: str) -> NativeHook:
     """A hook whose Python state is the process group, as in torch."""
-    return NativeHook(lambda group, device: _native.make_hook(spec), lambda group: group)
+    return NativeHook(lambda group, device: _native.make_hook(spec), check_group)
 
 
 # ---- models
@@ -116,6 +137,27 @@ class Attachment:
     def reduction(self) -> _native.Reduction | None:
         """The current one; the Reducer may have moved it to another group."""
         return self.slot.reduction
+
+
+class HookMark:
+    """In a model's own dictionary: says, when the model is copied or pickled, that the hook stays behind.
+
+    The copy has a Reducer of its own, on which nothing is set.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+
+    def _tell(self, what: str) -> None:
+        warnings.warn(f"{what} of a model with the hook '{self.title}' has no hook: set one on it with brigade.set_hook",
+                      stacklevel=5)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        self._tell("the copy")
+
+    def __reduce__(self) -> Any:
+        self._tell("the pickle")
+        return (type(None), ())
 
 
 _attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
@@ -167,17 +209,27 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
                                       "Reducer gives no gradients to Python any more. Wrap the module anew")
         found.slot.put_python(state, function, title)
         found.group, found.hook = None, function
+        word = f"the Python function {title}"
     else:
         if found.without_gradients and not writes_gradients:
             hook = _native.writing_gradients(hook)
         _install_native(model, found, hook, group)
+        word = hook.fingerprint
     if model not in _attachments:
         found.slot.attach(model.reducer)
         _attachments[model] = found
     if model.logger is not None:
         model.logger._set_comm_hook_name(title)
     found.slot.drop_gradients_of([])
+    found.slot.announce(model.process_group, _identity_of(model), word)
+    model.__dict__["_brigade_hook"] = HookMark(title)
     return found
+
+
+def _identity_of(model: DistributedDataParallel) -> str:
+    """Equal on all ranks, and different for models of different parameters."""
+    text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in model.module.named_parameters())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters: list[torch.Tensor]) -> None:

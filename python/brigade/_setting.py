@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import Attachment, CommHook, attachment_of, check_model, group_of_hook, install, native_of
+from ._calling import Attachment, CommHook, attachment_of, check_group, check_model, group_of_hook, install, native_of
 
 
 class HookEntry(NamedTuple):
@@ -73,6 +73,7 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
     """
     if state is not None and (hook is None or isinstance(hook, (str, _native.Hook))):
         raise _native.ConfigError("state is for comm hooks, functions of (state, bucket); a name or a Hook has its own")
+    check_group(process_group)
     if hook is None:
         hook = "allreduce"
     if not isinstance(hook, (str, _native.Hook)) and not callable(hook):
@@ -136,8 +137,9 @@ def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
     >>> sorted(state_dict(model)["tensors"])
     ['error.weight', 'q.weight', 'spare.weight']
     """
-    tensors, values = _native_of(owner).state()
-    return {"tensors": tensors, "values": values}
+    hook = _native_of(owner)
+    tensors, values = hook.state()
+    return {"hook": hook.name, "tensors": tensors, "values": values}
 
 
 def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mapping[str, Any]) -> None:
@@ -149,4 +151,9 @@ def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mappin
     missing = {"tensors", "values"} - set(state)
     if missing:
         raise _native.ConfigError(f"not a hook's state: it lacks {', '.join(sorted(missing))}")
-    _native_of(owner).load_state(dict(state["tensors"]), dict(state["values"]))
+    hook = _native_of(owner)
+    kind = state.get("hook", hook.name)
+    if kind != hook.name:
+        raise _native.ConfigError(f"this is the state of a hook '{kind}', but the hook here is '{hook.name}': set a hook of "
+                                  "that kind first")
+    hook.load_state(dict(state["tensors"]), dict(state["values"]))

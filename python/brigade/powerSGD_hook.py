@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from . import _native
-from ._calling import NativeHook, call, native_hook
+from ._calling import NativeHook, call, check_group, native_hook
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
@@ -43,7 +43,11 @@ class PowerSGDState:
                  warm_start: bool = True, orthogonalization_epsilon: float = 0, random_seed: int = 0,
                  compression_stats_logging_frequency: int = 10_000,
                  batch_tensors_with_same_shape: bool = False) -> None:
-        self.process_group = process_group
+        self.process_group = check_group(process_group)
+        for name, value in (("matrix_approximation_rank", matrix_approximation_rank),
+                            ("start_powerSGD_iter", start_powerSGD_iter), ("random_seed", random_seed)):
+            if not isinstance(value, int) or value < 0:
+                raise _native.ConfigError(f"{name} is {value!r}, but must be a whole number from 0 on")
         self._options: dict[str, Any] = {
             "matrix_approximation_rank": matrix_approximation_rank,
             "start_powerSGD_iter": start_powerSGD_iter,
@@ -141,8 +145,15 @@ class PowerSGDState:
         self.load_state_dict(state["state"])
 
 
+def _checked(state: Any) -> PowerSGDState:
+    if not isinstance(state, PowerSGDState):
+        raise _native.ConfigError(f"PowerSGD's hooks need a brigade.powerSGD_hook.PowerSGDState, got {type(state).__qualname__}: "
+                                  "PowerSGDState(None) is one with all defaults")
+    return state
+
+
 def _native_power_sgd(batched: bool) -> NativeHook:
-    return NativeHook(lambda state, device: state.native(batched), lambda state: state.process_group, lambda state: state)
+    return NativeHook(lambda state, device: _checked(state).native(batched), lambda state: _checked(state).process_group, _checked)
 
 
 @native_hook(_native_power_sgd(batched=False))

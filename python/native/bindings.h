@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "backward_error.h"
 #include "base/valid_utf8.h"
 
 namespace brigade::python {
@@ -29,10 +30,12 @@ std::shared_ptr<T> ending_without_gil(T* made) {
 // text, where an error quotes a file name, an option or a variable that is not UTF-8.
 template <class CppError>
 pybind11::exception<CppError>& register_error(pybind11::module_& m, const char* name,
-                                              pybind11::handle base) {
+                                              pybind11::handle base, const char* doc) {
   namespace py = pybind11;
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::exception<CppError>> type;
   type.call_once_and_store_result([&] { return py::exception<CppError>(m, name, base); });
+  type.get_stored().doc() = doc;
+  python_type<CppError> = type.get_stored().ptr();
   py::register_exception_translator([](std::exception_ptr thrown) {
     if (!thrown) return;
     try {

@@ -1,5 +1,6 @@
 #include "future_limit.h"
 
+#include "backward_error.h"
 #include "brigade/error.h"
 
 namespace brigade::python {
@@ -51,7 +52,7 @@ struct FutureLimit::Shared {
       last = changed.wait_for(lock, kLookAtFutures, [&] { return closed; });
       lock.unlock();
       for (Watched& each : take_late())
-        each.given->setError(std::make_exception_ptr(HookError(each.late)));
+        each.given->setError(hook_error_for_backward(each.late));
       lock.lock();
     }
   }

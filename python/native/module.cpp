@@ -32,19 +32,27 @@ std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& futu
 
 void bind_errors(py::module_& m) {
   // Each translator is asked before those registered earlier.
-  auto error = register_error<Error>(m, "Error", PyExc_RuntimeError);
+  auto error = register_error<Error>(m, "Error", PyExc_RuntimeError,
+                                     "The base of all that brigade raises.");
   const auto derived = [&](PyObject* kin) {
     return kin ? py::make_tuple(error, py::handle(kin)) : py::make_tuple(error);
   };
-  register_error<ConfigError>(m, "ConfigError", derived(PyExc_ValueError));
-  register_error<RendezvousError>(m, "RendezvousError", derived(nullptr));
-  register_error<TimeoutError>(m, "TimeoutError", derived(PyExc_TimeoutError));
-  register_error<MismatchError>(m, "MismatchError", derived(nullptr));
-  register_error<HookError>(m, "HookError", derived(nullptr));
+  register_error<ConfigError>(m, "ConfigError", derived(PyExc_ValueError),
+                              "A bad option or argument.");
+  register_error<RendezvousError>(m, "RendezvousError", derived(nullptr),
+                                  "The ranks could not find each other.");
+  register_error<TimeoutError>(
+      m, "TimeoutError", derived(PyExc_TimeoutError),
+      "Something that waits for other ranks ran into the time limit.");
+  register_error<MismatchError>(m, "MismatchError", derived(nullptr),
+                                "The ranks disagree about what must be equal.");
+  register_error<HookError>(
+      m, "HookError", derived(nullptr),
+      "A hook or one of its collectives failed, on this rank or on another.");
 }
 
 void bind_stats(py::module_& m) {
-  py::class_<HookTraffic>(m, "HookTraffic")
+  py::class_<HookTraffic>(m, "HookTraffic", "What a hook moved, and how long it took.")
       .def_readonly("steps", &HookTraffic::steps)
       .def_readonly("bytes_before", &HookTraffic::bytes_before)
       .def_readonly("bytes_sent", &HookTraffic::bytes_sent)
@@ -61,7 +69,8 @@ void bind_stats(py::module_& m) {
                         ", bytes_before=", traffic.bytes_before,
                         ", bytes_sent=", traffic.bytes_sent, ")");
       });
-  py::class_<HookStats>(m, "HookStats")
+  py::class_<HookStats>(m, "HookStats",
+                        "What a hook moved: in the last step, and since it was set.")
       .def_readonly("last_step", &HookStats::last_step)
       .def_readonly("total", &HookStats::total)
       .def_readonly("shape", &HookStats::shape)
@@ -70,7 +79,8 @@ void bind_stats(py::module_& m) {
 }
 
 void bind_hooks(py::module_& m) {
-  py::class_<Hook, std::shared_ptr<Hook>>(m, "Hook")
+  py::class_<Hook, std::shared_ptr<Hook>>(
+      m, "Hook", "A native hook, as brigade.make_hook() makes one. One serves one model.")
       .def_property_readonly("name", &Hook::name)
       .def_property_readonly("fingerprint", &Hook::fingerprint)
       .def("__repr__",
@@ -150,7 +160,7 @@ void bind_reduction(py::module_& m) {
                        std::shared_ptr<Hook> hook) {
         py::gil_scoped_release unlocked;
         return ending_without_gil(
-            new Reduction(adopt(group, c10::Device(device).type()), std::move(hook)));
+            new Reduction(group, c10::Device(device).type(), std::move(hook)));
       }))
       .def("set_names", &Reduction::set_names, NoGil())
       .def("set_may_be_unused",
@@ -187,6 +197,7 @@ void bind_reduction(py::module_& m) {
              py::gil_scoped_release unlocked;
              slot.put(std::move(other), std::move(name));
            })
+      .def("announce", &HookSlot::announce, NoGil())
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {
              slot.gradient_drop->set_parameters(std::move(parameters));

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "backward_error.h"
 #include "future_limit.h"
 #include "torch_port/reducer.h"
 
@@ -67,10 +68,11 @@ void Closeable::close_all() {
   for (Closeable* each : open().all) each->close();
 }
 
-Reduction::Reduction(ProcessGroup group, std::shared_ptr<Hook> hook) {
-  const std::string name = group.unique_name("engine");
-  engine_ = engine::Engine::make(std::move(group), name);
-  engine_->set_hook(std::move(hook));
+Reduction::Reduction(Group& group, c10::DeviceType device, std::shared_ptr<Hook> hook)
+    : group_(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(&group)),
+      device_(device),
+      hook_(std::move(hook)) {
+  backend_for(group, device);  // throws where there is none
 }
 
 Reduction::~Reduction() {
@@ -78,8 +80,8 @@ Reduction::~Reduction() {
   close();
 }
 
-std::shared_ptr<Reduction> Reduction::over(ProcessGroup group) const {
-  auto other = std::make_shared<Reduction>(std::move(group), hook());
+std::shared_ptr<Reduction> Reduction::over(Group& group, c10::DeviceType device) const {
+  auto other = std::make_shared<Reduction>(group, device, hook());
   std::lock_guard lock(mutex_);
   other->names_ = names_;
   other->pass_ = pass_;
@@ -90,6 +92,7 @@ void Reduction::close() {
   std::shared_ptr<engine::Engine> engine;
   {
     std::lock_guard lock(mutex_);
+    closed_ = true;
     engine.swap(engine_);
   }
   if (engine) engine->close();
@@ -97,8 +100,28 @@ void Reduction::close() {
 
 std::shared_ptr<engine::Engine> Reduction::engine() const {
   std::lock_guard lock(mutex_);
-  if (!engine_) throw Error("this hook's connections were closed; set it again");
   return engine_;
+}
+
+std::shared_ptr<engine::Engine> Reduction::connect() {
+  std::lock_guard only(connecting_);
+  std::shared_ptr<Hook> hook;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) throw Error("this hook's connections were closed; set it again");
+    if (engine_) return engine_;
+    hook = hook_;
+  }
+  const auto group = group_.lock();
+  if (!group) throw Error("the process group of this hook was destroyed; set it again");
+  ProcessGroup adopted = adopt(*group, device_);
+  const std::string name = adopted.unique_name("engine");
+  auto made = engine::Engine::make(std::move(adopted), name);
+  made->set_hook(std::move(hook));
+  made->set_error(hook_error_for_backward);
+  std::lock_guard lock(mutex_);
+  if (!closed_) engine_ = made;
+  return made;
 }
 
 void Reduction::set_names(const std::vector<std::pair<at::Tensor, std::string>>& names) {
@@ -119,13 +142,18 @@ void Reduction::set_pass(const HookPass& pass) {
 }
 
 void Reduction::set_hook(std::shared_ptr<Hook> hook) {
-  engine()->set_hook(std::move(hook));
+  std::lock_guard lock(mutex_);
+  if (engine_) engine_->set_hook(hook);
+  hook_ = std::move(hook);
 }
 
-std::shared_ptr<Hook> Reduction::hook() const { return engine()->hook(); }
+std::shared_ptr<Hook> Reduction::hook() const {
+  std::lock_guard lock(mutex_);
+  return hook_;
+}
 
 FuturePtr Reduction::run(const c10d::GradBucket& bucket) {
-  const auto engine = this->engine();
+  const auto engine = connect();
   // Buckets come in order, and the first when all of the pass before are done.
   if (bucket.getIndex() == 0) engine->hook()->begin_pass(pass_);
   return engine->run(Bucket(bucket, names_of(bucket)));
@@ -138,7 +166,13 @@ void Reduction::agree_on(const engine::Buckets& buckets) {
     const auto name = [this](const at::Tensor& parameter) { return names_.of(parameter); };
     layout = engine::describe_layout(buckets, name);
   }
-  engine::agree_on_layout(engine()->group(), layout);
+  const auto engine = connect();
+  {
+    const engine::Engine::Waiting waiting(*engine);
+    const std::string place = engine->name() + "/layout" + std::to_string(layouts_++);
+    meet(engine->group(), place, [&] { engine->throw_if_failed(); });
+  }
+  engine::agree_on_layout(engine->group(), layout);
 }
 
 FuturePtr Reduction::run_alone(const c10d::GradBucket& bucket) {
@@ -151,14 +185,17 @@ FuturePtr Reduction::run_alone(const c10d::GradBucket& bucket) {
     known = agreed_.contains(kind);
   }
   if (!known) {
-    engine::agree_on_layout(engine()->group(), "bucket " + kind);
+    engine::agree_on_layout(connect()->group(), "bucket " + kind);
     std::lock_guard lock(mutex_);
     agreed_.insert(kind);
   }
   return run(bucket);
 }
 
-HookStats Reduction::stats() const { return engine()->stats(); }
+HookStats Reduction::stats() const {
+  const auto engine = this->engine();
+  return engine ? engine->stats() : HookStats{};
+}
 
 void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
@@ -198,7 +235,7 @@ void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType de
     if (!followed_ || followed_->lock() == group) return;
   }
   auto before = reduction();
-  auto next = before->over(adopt(*group, device));
+  auto next = before->over(*group, device);
   put(std::move(next), group.get());
   before->close();
 }
@@ -217,12 +254,59 @@ void HookSlot::agree_on_buckets(c10d::Reducer& reducer) {
   agreed_on_first_ = first;
 }
 
+void HookSlot::announce(Group& group, const std::string& model, const std::string& hook) {
+  auto announcement = std::make_unique<Announcement>(group, model, hook);
+  std::lock_guard lock(mutex_);
+  announcement_.swap(announcement);
+  announced_to_.emplace(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(&group));
+}
+
+void HookSlot::confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
+  std::unique_ptr<Announcement> announcement;
+  std::shared_ptr<engine::Engine> engine;
+  const auto& group = torch_port::group_of(reducer);
+  {
+    std::lock_guard lock(mutex_);
+    announcement.swap(announcement_);
+    if (!announcement || announced_to_->lock() != group) return;
+    if (reduction_) engine = reduction_->engine();
+  }
+  std::function<std::vector<int>()> busy;
+  if (engine) busy = [engine] { return engine->ranks_in_backward(); };
+  try {
+    announcement->confirm(*group, bucket.getBuffer(), busy);
+  } catch (const MismatchError& error) {
+    if (engine) engine->fail(error.what());
+    throw;
+  }
+}
+
+namespace {
+
+// Inside of join() the Reducer's own all-reduce may divide by fewer ranks than there are;
+// so does the plain mean that stands in for it.
+void scale_in_join(const Hook& hook, c10d::GradBucket& bucket, c10d::Reducer& reducer) {
+  if (!hook.is_plain_mean()) return;
+  const int ranks = torch_port::group_of(reducer)->getSize();
+  const int divisor = torch_port::divisor_of(reducer);
+  if (divisor == ranks) return;
+  at::Tensor gradients = bucket.getBuffer();
+  if (gradients.is_sparse()) gradients = gradients._values();
+  gradients.mul_(static_cast<double>(ranks) / divisor);
+}
+
+}  // namespace
+
 FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   if (bucket.getIndex() == 0) {
+    confirm(bucket, reducer);
     follow(torch_port::group_of(reducer), bucket.getBufferRef().device().type());
     agree_on_buckets(reducer);
   }
-  if (auto current = reduction()) return current->run(bucket);
+  if (auto current = reduction()) {
+    scale_in_join(*current->hook(), bucket, reducer);
+    return current->run(bucket);
+  }
   return run_other(bucket, reducer);
 }
 
@@ -264,7 +348,11 @@ void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
   };
   // The Reducer owns its hook, so outlives it.
   calls.run = [slot, &reducer](c10d::GradBucket& bucket) {
-    return slot->run(bucket, reducer);
+    try {
+      return slot->run(bucket, reducer);
+    } catch (...) {
+      std::rethrow_exception(for_backward(std::current_exception()));
+    }
   };
   calls.result = [slot](const c10::IValue& value) { return slot->result_of(value); };
   reducer.register_comm_hook(engine::make_bridge(std::move(calls)));

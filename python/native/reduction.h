@@ -1,6 +1,7 @@
 // A native hook at work over a group of torch.distributed: behind a Reducer of Python's
 // DDP, or called bucket by bucket as a comm hook.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "announcement.h"
 #include "engine/agreement/layout.h"
 #include "engine/bridge.h"
 #include "engine/engine.h"
@@ -50,8 +52,9 @@ class Closeable {
 // Thread-safe. No function here wants the GIL, or may be called with it.
 class Reduction : public Closeable {
  public:
-  // Collective over `group`.
-  Reduction(ProcessGroup group, std::shared_ptr<Hook> hook);
+  // Waits for nobody: the ranks of `group` meet at the first bucket. Does not keep the
+  // group alive.
+  Reduction(c10d::ProcessGroup& group, c10::DeviceType device, std::shared_ptr<Hook> hook);
   ~Reduction() override;
 
   // Parameters without a name are numbered in the order in which they come.
@@ -69,17 +72,27 @@ class Reduction : public Closeable {
   void agree_on(const engine::Buckets& buckets);
   HookStats stats() const;
   void close() override;
-  // Collective over `group`: the same hook, for the same model.
-  std::shared_ptr<Reduction> over(ProcessGroup group) const;
+  // The same hook, for the same model, over another group.
+  std::shared_ptr<Reduction> over(c10d::ProcessGroup& group, c10::DeviceType device) const;
+  // What has met already; empty: nothing has.
+  std::shared_ptr<engine::Engine> engine() const;
 
  private:
-  std::shared_ptr<engine::Engine> engine() const;
+  // Collective when it is called for the first time.
+  std::shared_ptr<engine::Engine> connect();
   std::vector<std::string> names_of(const c10d::GradBucket& bucket);
 
+  const c10::weak_intrusive_ptr<c10d::ProcessGroup> group_;
+  const c10::DeviceType device_;
+  std::mutex connecting_;  // locked before mutex_
+
   mutable std::mutex mutex_;
-  std::shared_ptr<engine::Engine> engine_;  // empty once closed
+  std::shared_ptr<Hook> hook_;
+  std::shared_ptr<engine::Engine> engine_;
+  bool closed_ = false;
   engine::ParameterNames names_;
   HookPass pass_;
+  std::atomic<int> layouts_{0};   // compared so far
   std::set<std::string> agreed_;  // what buckets that came alone hold
 };
 
@@ -93,6 +106,9 @@ class HookSlot {
   // group is its own affair.
   void put(std::shared_ptr<Reduction> reduction, Group* group);
   void put(std::shared_ptr<c10d::CommHookInterface> other, std::string name);
+  // Tells the other ranks of the model's group what was put; the next pass finds out
+  // whether they have put the same. See Announcement.
+  void announce(Group& group, const std::string& model, const std::string& hook);
   std::shared_ptr<Reduction> reduction() const;
   // What the end of each backward pass that reduces drops.
   const std::shared_ptr<engine::GradientDrop> gradient_drop =
@@ -106,8 +122,12 @@ class HookSlot {
   FuturePtr run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
   void agree_on_buckets(c10d::Reducer& reducer);
+  void confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer);
 
   mutable std::mutex mutex_;
+  // Of what was put since the last pass, and the group it was told to.
+  std::unique_ptr<Announcement> announcement_;
+  std::optional<c10::weak_intrusive_ptr<Group>> announced_to_;
   std::shared_ptr<Reduction> reduction_;
   // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
   std::optional<c10::weak_intrusive_ptr<Group>> followed_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "brigade/hook.h"
@@ -56,9 +57,29 @@ Bucket Bucket::at_place(int64_t index, bool is_last) const {
 int64_t Bucket::index() const { return state_->index; }
 bool Bucket::is_last() const { return state_->is_last; }
 const at::Tensor& Bucket::buffer() const { return state_->bucket.getBuffer(); }
-std::vector<at::Tensor> Bucket::gradients() const { return state_->bucket.getGradients(); }
 const std::vector<at::Tensor>& Bucket::parameters() const { return state_->parameters; }
 const std::vector<std::string>& Bucket::names() const { return state_->names; }
+
+// The Reducer keeps complex gradients as pairs of reals, and its own views of them are
+// wrong: they are as long as if the values were complex.
+std::vector<at::Tensor> Bucket::gradients() const {
+  const auto is_complex = [](const at::Tensor& each) { return each.is_complex(); };
+  if (std::ranges::none_of(state_->parameters, is_complex))
+    return state_->bucket.getGradients();
+  std::vector<at::Tensor> gradients;
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : state_->parameters) {
+    std::vector<int64_t> sizes = parameter.sizes().vec();
+    int64_t length = parameter.numel();
+    if (parameter.is_complex()) {
+      sizes.push_back(2);
+      length *= 2;
+    }
+    gradients.push_back(buffer().narrow(0, begin, length).view(sizes));
+    begin += length;
+  }
+  return gradients;
+}
 
 void Bucket::set_buffer(at::Tensor buffer) {
   TORCH_CHECK(buffer.dim() == 1 && buffer.numel() == state_->bucket.getBuffer().numel(),

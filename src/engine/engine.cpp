@@ -198,10 +198,22 @@ HookStats Engine::stats() const {
   return stats;
 }
 
+Engine::Waiting::Waiting(Engine& engine) : engine_(engine) {
+  std::lock_guard lock(engine.mutex_);
+  engine.waiting_since_ = Clock::now();
+  if (!engine.runs_inline_) engine.watcher_.start();
+}
+
+Engine::Waiting::~Waiting() {
+  std::lock_guard lock(engine_.mutex_);
+  engine_.waiting_since_.reset();
+}
+
 std::optional<Watcher::Watched> Engine::oldest() const {
   std::shared_ptr<BucketRun> run;
   {
     std::lock_guard lock(mutex_);
+    if (waiting_since_) return Watcher::Watched{*waiting_since_, "before the first bucket"};
     if (outstanding_.empty()) return std::nullopt;
     run = outstanding_.begin()->second;
   }
@@ -217,7 +229,8 @@ void Engine::fail_all(const std::string& why) {
     cause = failure_;
     lost.swap(outstanding_);
   }
-  for (auto& [ticket, run] : lost) run->fail(std::make_exception_ptr(HookError(cause)));
+  for (auto& [ticket, run] : lost)
+    run->fail(make_error_ ? make_error_(cause) : std::make_exception_ptr(HookError(cause)));
 }
 
 }  // namespace brigade::engine

@@ -48,6 +48,30 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // second or two. Once something failed, throws that again.
   c10::intrusive_ptr<c10::ivalue::Future> run(Bucket bucket);
 
+  // What a failed bucket's future throws; without this, HookError. `make` is called on any
+  // thread. To be called before the first run().
+  using MakeError = std::function<std::exception_ptr(const std::string& cause)>;
+  void set_error(MakeError make) { make_error_ = std::move(make); }
+
+  // While it lives this rank gives signs of life as if a bucket were under way: for what a
+  // backward pass waits for before its first one.
+  class Waiting {
+   public:
+    explicit Waiting(Engine& engine);
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
+  // Other ranks that are heard of in a backward pass now, by their signs of life: those
+  // that wait in one for longer than the watcher's patience. Listens for most of a second.
+  std::vector<int> ranks_in_backward() { return failure_store_.beating_ranks(); }
+  // Fails on all ranks that run a bucket of this engine, with the first cause of all.
+  void fail(const std::string& cause) { fail_all(failure_store_.first_cause(cause)); }
+
   // Fails what is under way and ends the threads. Nothing may be run afterwards.
   void close();
   // Collective until it has succeeded, once a hook: throws MismatchError, on every rank,
@@ -94,6 +118,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const ProcessGroup group_;
   const std::string name_;
   const bool runs_inline_;
+  MakeError make_error_;
   const std::shared_ptr<Pipeline> pipeline_ = Pipeline::make();
   std::shared_ptr<Hook> hook_;
   std::optional<c10::Stream> side_stream_;
@@ -112,6 +137,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::string shape_;  // of the present hook's exchanges; empty: flat
   bool agreed_ = false;
   std::string failure_;
+  std::optional<Clock::time_point> waiting_since_;
   bool closed_ = false;
   std::thread::id closed_by_;
   // Where each bucket's memory was when it was last seen.

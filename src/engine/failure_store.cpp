@@ -54,15 +54,37 @@ std::vector<std::string> FailureStore::beats() {
   return found;
 }
 
+std::vector<bool> FailureStore::listen() {
+  const auto before = beats();
+  std::this_thread::sleep_for(kListen);
+  const auto after = beats();
+  std::vector<bool> heard;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    heard.push_back(before[rank] != after[rank]);
+  return heard;
+}
+
+std::vector<int> FailureStore::beating_ranks() {
+  if (group_.size() == 1) return {};
+  try {
+    const std::vector<bool> heard = listen();
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (heard[rank] && rank != group_.rank()) ranks.push_back(rank);
+    }
+    return ranks;
+  } catch (const std::exception&) {
+    return {};  // the store is gone
+  }
+}
+
 std::string FailureStore::describe_silent_ranks() {
   if (group_.size() == 1) return {};
   try {
-    const auto before = beats();
-    std::this_thread::sleep_for(kListen);
-    const auto after = beats();
+    const std::vector<bool> heard = listen();
     std::string silent;
     for (int rank = 0; rank < group_.size(); ++rank) {
-      if (rank == group_.rank() || before[rank] != after[rank]) continue;
+      if (heard[rank] || rank == group_.rank()) continue;
       silent += (silent.empty() ? "" : ", ") + std::to_string(rank);
     }
     if (silent.empty()) return {};

@@ -27,6 +27,9 @@ class FailureStore {
   std::optional<std::string> find();
   // Tells the others that this rank lives and waits. Cheap; for a bucket that takes long.
   void beat();
+  // The other ranks whose beat changes while this rank listens, for less than a second.
+  // Without a store: none.
+  std::vector<int> beating_ranks();
   // For the text of a time limit's error, empty if there is nothing to tell: the ranks
   // whose beat does not change for a while. Takes that while, less than a second. Without a
   // store: empty.
@@ -39,6 +42,7 @@ class FailureStore {
   std::string key() const { return name_ + "/failure"; }
   std::string beat_key(int rank) const { return name_ + "/beat/" + std::to_string(rank); }
   std::vector<std::string> beats();
+  std::vector<bool> listen();  // by rank: whether its beat has changed
 
   const ProcessGroup group_;
   const std::string name_;

@@ -269,10 +269,13 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     auto watchdog = std::make_shared<group::Watchdog>(
         "rank " + std::to_string(state->rank) + ": the store of the wrapped group",
         state->timeout);
-    auto watched = c10::make_intrusive<group::WatchedStore>(store, std::move(watchdog));
+    // A connection of its own. One that several groups share would let two of them wait for
+    // each other: on one rank the first holds it in a wait(), on another the second.
+    const StorePtr watched =
+        c10::make_intrusive<group::WatchedStore>(store, std::move(watchdog))->clone();
     // Each rank counts its own wraps, so that two of them do not meet each other's keys.
     const auto wraps = watched->add("brigade/wraps/" + std::to_string(state->rank), 1);
-    state->store = prefixed("brigade/wrap_" + std::to_string(wraps), std::move(watched));
+    state->store = prefixed("brigade/wrap_" + std::to_string(wraps), watched);
     introduce(*state, "wrap", group::read_node(group::process_environment()));
     state->device = state->local_rank;
     state->gloo = choose_gloo(*state, "", master_of(store));

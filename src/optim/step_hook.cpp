@@ -45,6 +45,13 @@ void check(const StepOptions& options) {
   }
 }
 
+void refuse_complex(at::ScalarType dtype) {
+  throw ConfigError(
+      c10::str("an optimizer in the backward pass can't go with parameters of ", dtype,
+               ": step after backward(), or train real ones "
+               "(at::view_as_real)"));
+}
+
 std::string Attached::describe() const {
   if (!options.clip_grad_value) return stepper.description;
   return stepper.description + " clipped at " + std::to_string(*options.clip_grad_value);
@@ -68,6 +75,11 @@ std::string StepHook::fingerprint() const {
 void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
   HookWrapper::begin_pass(pass);
+}
+
+void StepHook::check_dtype(at::ScalarType dtype) const {
+  if (c10::isComplexType(dtype)) refuse_complex(dtype);
+  HookWrapper::check_dtype(dtype);
 }
 
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass) {

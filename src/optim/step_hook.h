@@ -16,6 +16,8 @@ struct Attached {
 };
 // Throws ConfigError.
 void check(const StepOptions& options);
+// Throws ConfigError: what steps in the backward pass takes reals only.
+[[noreturn]] void refuse_complex(at::ScalarType dtype);
 
 // Who steps which parameter.
 struct Plan {
@@ -62,6 +64,7 @@ class StepHook : public HookWrapper {
   std::string fingerprint() const override;
   bool takes_sparse() const override { return true; }
   void begin_pass(const HookPass& pass) override;
+  void check_dtype(at::ScalarType dtype) const override;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
  protected:

@@ -75,6 +75,14 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer) {
   return reducer.*Inside::group();
 }
 
+int divisor_of(c10d::Reducer& reducer) {
+  struct Inside : c10d::Reducer {
+    static auto divisor() { return &Inside::div_factor_; }
+  };
+  const int divisor = reducer.*Inside::divisor();
+  return divisor > 0 ? divisor : group_of(reducer)->getSize();
+}
+
 std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer) {
   // Its own function locks the mutex that it holds in a comm hook.
   struct Inside : c10d::Reducer {

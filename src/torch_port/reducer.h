@@ -51,6 +51,10 @@ std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& 
 // The group that the Reducer reduces over now.
 const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
 
+// What the Reducer divides by in the present backward pass: the ranks of its group, or,
+// inside of join(), those that still have input, if that was asked for.
+int divisor_of(c10d::Reducer& reducer);
+
 // The parameters in each of the Reducer's buckets, in their order. REQUIRES: the caller is
 // inside of a comm hook, or nobody else uses the Reducer.
 std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);

@@ -48,6 +48,9 @@ class ZeroHookImpl : public ZeroHook {
     pass_ = pass;
     exchange_.begin_pass();
   }
+  void check_dtype(at::ScalarType dtype) const override {
+    if (c10::isComplexType(dtype)) refuse_complex(dtype);
+  }
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
   // ---- ShardedOptimizer
