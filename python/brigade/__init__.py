@@ -22,6 +22,8 @@ from ._version import __version__
 _check_torch()
 
 import atexit as _atexit  # noqa: E402
+import importlib as _importlib  # noqa: E402
+from typing import Any as _Any  # noqa: E402
 
 from ._native import (  # noqa: E402
     CheckpointError,
@@ -63,7 +65,17 @@ from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save
 from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
 from .zero import ZeroInBackward, ZeroRedundancyOptimizer, apply_zero_in_backward  # noqa: E402
 
+# The names that torch's package has for its modules.
+debugging, default, optimizer_overlap = debugging_hooks, default_hooks, optimizer_overlap_hooks
+powerSGD, quantization = powerSGD_hook, quantization_hooks
+
 _atexit.register(_close_all)
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "fsdp":  # torch's part of it takes a while to import
+        return _importlib.import_module(".fsdp", __name__)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 __all__ = [
     "CheckpointError",
@@ -87,8 +99,11 @@ __all__ = [
     "averagers",
     "check_replicas",
     "ddp_zero_hook",
+    "debugging",
     "debugging_hooks",
+    "default",
     "default_hooks",
+    "fsdp",
     "hook_stats",
     "hook_table",
     "load_checkpoint",
@@ -97,9 +112,12 @@ __all__ = [
     "make_hook",
     "mixed_precision_hooks",
     "optim",
+    "optimizer_overlap",
     "optimizer_overlap_hooks",
     "post_localSGD_hook",
+    "powerSGD",
     "powerSGD_hook",
+    "quantization",
     "quantization_hooks",
     "register_ddp_comm_hook",
     "save_checkpoint",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType as _TorchType
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native, debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks
@@ -26,8 +27,10 @@ def _plain(hook: CommHook, model: DistributedDataParallel, state: dist.ProcessGr
     set_hook(model, hook, state)
 
 
-def _power_sgd(hook: CommHook, rank: int, model: DistributedDataParallel, state: dist.ProcessGroup | None) -> None:
-    set_hook(model, hook, powerSGD_hook.PowerSGDState(state, matrix_approximation_rank=rank, start_powerSGD_iter=1000))
+def _power_sgd(hook: CommHook, rank: int, model: DistributedDataParallel, state: dist.ProcessGroup | None,
+               start_powerSGD_iter: int = 1_000) -> None:
+    made = powerSGD_hook.PowerSGDState(state, matrix_approximation_rank=rank, start_powerSGD_iter=start_powerSGD_iter)
+    set_hook(model, hook, made)
 
 
 class DDPCommHookType(Enum):
@@ -45,16 +48,19 @@ class DDPCommHookType(Enum):
     NOOP = _member(partial(_plain, debugging_hooks.noop_hook))
 
 
-def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: DistributedDataParallel,
+def register_ddp_comm_hook(comm_hook_type: DDPCommHookType | _TorchType, model: DistributedDataParallel,
                            state: dist.ProcessGroup | None = None) -> None:
     """Sets a hook by its type. Unlike torch's, it runs in native code, and may be called again to exchange the hook.
 
+    `comm_hook_type`: torch's own enumeration is taken too, by the names of its members.
     `state`: the process group to reduce over; none: the model's own.
 
     >>> import torch
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)
     """
+    if isinstance(comm_hook_type, _TorchType):
+        comm_hook_type = DDPCommHookType[comm_hook_type.name]
     if not isinstance(comm_hook_type, DDPCommHookType):
         raise _native.ConfigError(f"expected a brigade.DDPCommHookType, got {comm_hook_type!r}: "
                                   f"one of {', '.join(DDPCommHookType.__members__)}")

@@ -4,30 +4,43 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer as _TorchZero
+from torch.distributed.optim.utils import functional_optim_map
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import CommHook, NativeHook, call, check_model, native_hook
-from .zero import ZeroRedundancyOptimizer
+from .zero import ZeroRedundancyOptimizer, native_zero
 
 __all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"]
 
 
-def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+def _native_of(zero: _TorchZero) -> _native.ZeroRedundancyOptimizer:
+    """Of an object of torch's: one that is made for it, with the optimizer that its functional one stands for."""
+    native = getattr(zero, "native", None)
+    if native is None:
+        kinds = {functional: kind for kind, functional in functional_optim_map.items()}
+        kind = kinds.get(zero._optim_constructor, zero._optim_constructor)
+        native = zero.native = native_zero(zero, kind)  # type: ignore[attr-defined]
+    return native
+
+
+def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zero: _TorchZero,
                     interleaved: bool, shard_buckets: bool) -> CommHook:
     check_model(ddp)
-    if not isinstance(zero, ZeroRedundancyOptimizer):
-        raise _native.ConfigError(f"{name}: expected a brigade.ddp_zero_hook.ZeroRedundancyOptimizer, "
+    if not isinstance(zero, _TorchZero):
+        raise _native.ConfigError(f"{name}: expected a ZeroRedundancyOptimizer of brigade's or of torch's, "
                                   f"got {type(zero).__module__}.{type(zero).__qualname__}; it has the same arguments")
-    if not zero.overlap_with_ddp:
+    if not getattr(zero, "overlap_with_ddp", zero._overlap_with_ddp):
         raise _native.ConfigError(f"{name}: the ZeroRedundancyOptimizer was made without overlap_with_ddp=True")
     native: NativeHook | None = getattr(hook, "native", None)
     if native is None:
         raise _native.ConfigError(f"{name}: '{hook.__qualname__}' is no hook of brigade's modules")
     trained = {id(parameter) for parameter in ddp.module.parameters()
                if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)}
-    if any(id(parameter) not in trained for parameter in zero.parameters):
+    if any(id(parameter) not in trained for group in zero.param_groups for parameter in group["params"]):
         raise _native.ConfigError(f"{name}: the ZeroRedundancyOptimizer has a parameter that the model does not train")
+    stepped = _native_of(zero)
 
     def with_zero_step(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return call(with_zero_step, state, bucket)
@@ -35,12 +48,12 @@ def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zer
     with_zero_step.__name__ = with_zero_step.__qualname__ = name
 
     def make(state: Any, device: str) -> _native.Hook:
-        return _native.zero_step(native.make(state, device), zero.native, interleaved, shard_buckets)
+        return _native.zero_step(native.make(state, device), stepped, interleaved, shard_buckets)
 
     return native_hook(NativeHook(make, native.group_of, lambda state: zero))(with_zero_step)
 
 
-def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: _TorchZero,
                         shard_buckets: bool = False) -> CommHook:
     """Reduces as `hook` does; when the last bucket is there, every rank steps its share, and all get all parameters.
 
@@ -57,7 +70,7 @@ def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: Zero
     return _with_zero_step("hook_with_zero_step", hook, ddp, zero, interleaved=False, shard_buckets=shard_buckets)
 
 
-def hook_with_zero_step_interleaved(hook: CommHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer,
+def hook_with_zero_step_interleaved(hook: CommHook, ddp: DistributedDataParallel, zero: _TorchZero,
                                     shard_buckets: bool = False) -> CommHook:
     """As :func:`hook_with_zero_step`, each bucket as soon as it is reduced.
 

@@ -11,7 +11,7 @@ from ._calling import NativeHook, call, check_group, native_hook
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("torch.distributed." + __name__)  # where torch's is
 
 _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback",
             "warm_start", "orthogonalization_epsilon", "random_seed", "compression_stats_logging_frequency",
@@ -19,7 +19,8 @@ _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression
 
 
 class PowerSGDState:
-    """Options and memory of PowerSGD, for one model. The options are torch's, with its defaults, and fixed once given.
+    """Options and memory of PowerSGD, for one model. The options are torch's, with its defaults; they may be set until the hook
+    is used for the first time.
 
     Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
     included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
@@ -71,9 +72,13 @@ class PowerSGDState:
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OPTIONS:
-            raise AttributeError(f"{name} is fixed once a PowerSGDState is made; make another, with its state_dict()")
-        super().__setattr__(name, value)
+        if name not in _OPTIONS:
+            return super().__setattr__(name, value)
+        if self._hook is not None:
+            raise AttributeError(f"{name} is fixed once the hook has been used; make another PowerSGDState, with its state_dict()")
+        changed = {**self._options, name: value}
+        _native.make_power_sgd(batched=False, **changed)  # refuses it, or not
+        self._options[name] = value
 
     def native(self, batched: bool) -> _native.PowerSGDHook:
         """The native hook with this state's options and memory."""
@@ -121,6 +126,27 @@ class PowerSGDState:
     def q_memory_dict(self) -> dict[str, torch.Tensor]:
         """Copies of the factors that the next step starts from, by parameter."""
         return self._memory("q.")
+
+    @property
+    def p_memory_dict(self) -> dict[str, torch.Tensor]:
+        """Empty: the other factor lives for the length of a step."""
+        return {}
+
+    @property
+    def rng(self) -> Any:
+        """A generator of numpy's, seeded as torch's is. Brigade draws its first factors by one of its own."""
+        import numpy
+
+        return numpy.random.RandomState(self.random_seed)
+
+    @property
+    def next_stats_report(self) -> int:
+        """The iteration at which compression is logged next."""
+        every = self.compression_stats_logging_frequency
+        return 0 if self.iter == 0 else (self.iter + every - 1) // every * every
+
+    def maybe_increase_iter(self, bucket: dist.GradBucket) -> None:
+        """Nothing is left to do: the hook counts iterations itself."""
 
     @property
     def total_numel_before_compression(self) -> int:

@@ -67,7 +67,7 @@ def methods(kind):
     (averagers.PeriodicModelAverager, torchs_averagers.PeriodicModelAverager, set()),
     (averagers.HierarchicalModelAverager, torchs_hierarchical.HierarchicalModelAverager, set()),
     (brigade.powerSGD_hook.PowerSGDState, importlib.import_module(
-        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook").PowerSGDState, {"maybe_increase_iter"}),
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook").PowerSGDState, set()),
     (brigade.post_localSGD_hook.PostLocalSGDState, importlib.import_module(
         "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook").PostLocalSGDState, set()),
 ])
@@ -98,3 +98,44 @@ def test_states_have_torchs_attributes():
         for name in names:
             value = getattr(theirs, name)
             assert getattr(ours, name) == (value if not isinstance(value, dict) else {}), name
+
+
+def test_modules_have_torchs_short_names():
+    package = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks")
+    for name in ("debugging", "default", "optimizer_overlap", "powerSGD", "quantization"):
+        ours, theirs = getattr(brigade, name), getattr(package, name)
+        assert ours.__name__.rpartition(".")[2] == theirs.__name__.rpartition(".")[2]
+
+
+def types_of_hooks():
+    import torch
+    from models import rows, step, wrap
+
+    theirs = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks").DDPCommHookType
+    model = wrap(torch.nn.Linear(32, 32))
+    for kind in theirs:
+        brigade.register_ddp_comm_hook(kind, model)
+        step(model, rows())
+    brigade.DDPCommHookType.POWER_SGD.value(model=model, state=None, start_powerSGD_iter=2)
+    for number in range(4):
+        step(model, rows(number))
+    assert brigade.state_dict(model)["tensors"]
+
+
+def test_torchs_types_of_hooks_are_taken(ranks):
+    ranks(2, types_of_hooks)
+
+
+def test_options_of_power_sgd_may_be_set_until_it_is_used():
+    state = brigade.powerSGD_hook.PowerSGDState(None)
+    state.start_powerSGD_iter, state.matrix_approximation_rank = 5, 3
+    assert (state.start_powerSGD_iter, state.matrix_approximation_rank) == (5, 3)
+    with pytest.raises(ValueError):
+        state.matrix_approximation_rank = 0
+    assert state.matrix_approximation_rank == 3 and state.p_memory_dict == {} and state.next_stats_report == 0
+    assert state.rng.randint(1000) == importlib.import_module(
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook").PowerSGDState(None).rng.randint(1000)
+    state.native(batched=False)
+    with pytest.raises(AttributeError, match="is fixed once the hook has been used"):
+        state.warm_start = False
+    assert brigade.powerSGD_hook.logger.name.startswith("torch.distributed.")

@@ -199,3 +199,85 @@ def refused():
 def test_zero_is_saved_loaded_and_refused_where_it_must_be(ranks):
     ranks(2, saved_and_loaded)
     ranks(2, refused)
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer of the user's own."""
+
+    def step(self, closure=None, calls=None):
+        super().step()
+        self.param_groups[0]["counted"] = 7
+        if calls is not None:
+            calls.append(1)
+
+
+def torchs_interface():
+    value = torch.tensor([1.0], requires_grad=True)
+    zero = ZeroRedundancyOptimizer([value], torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True)
+    assert isinstance(zero, torch.optim.Optimizer) and isinstance(zero, torch.distributed.optim.ZeroRedundancyOptimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(zero, 1, gamma=0.1)
+    owns = bool(zero.optim.param_groups[0]["params"])
+    for _ in range(2):
+        zero.zero_grad()
+        value.backward()
+        zero.step()
+        schedule.step()
+    torch.testing.assert_close(value.detach(), torch.tensor([1 - 0.1 - 0.01 * 1.9]))
+    assert zero.param_groups[0]["lr"] == pytest.approx(0.001)
+    if owns:
+        torch.testing.assert_close(zero.optim.state[value]["momentum_buffer"], torch.tensor([1.9]))
+    zero.consolidate_state_dict(to=0)
+    shared = [zero.state_dict() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(shared, 0)
+    assert set(shared[0]) == {"state", "param_groups"}
+    theirs = torch.distributed.optim.ZeroRedundancyOptimizer([value], torch.optim.SGD, lr=0.5)
+    theirs.load_state_dict(shared[0])
+    assert theirs.param_groups[0]["lr"] == pytest.approx(0.001)
+
+    calls = []
+    own = ZeroRedundancyOptimizer([value], Counting, lr=0.1)
+    own.step(calls=calls)
+    assert calls == [1] and own.param_groups[0]["counted"] == 7
+    own.add_param_group({"params": [torch.ones(3, requires_grad=True)], "lr": 0.2})
+    assert len(own.param_groups) == len(own.optim.param_groups) == 2
+    for wrong, error in (([], ValueError), (value, TypeError), (1.2, TypeError), ([value, 42], TypeError),
+                         ([torch.ones(1), torch.ones(1, dtype=torch.double)], ValueError)):
+        with pytest.raises(error):
+            ZeroRedundancyOptimizer(wrong, torch.optim.SGD, lr=0.1)
+
+
+def joined(steps):
+    """Ranks with different numbers of batches: an early one still takes part in the others' steps."""
+    from torch.distributed.algorithms.join import Join
+
+    model = wrap(small_net())
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, **OPTIONS)
+    with Join([model, zero]):
+        for number in range(steps - dist.get_rank()):
+            step(model, rows(number))
+            zero.step()
+    assert same_on_all_ranks(model.parameters())
+
+
+def test_zero_is_a_torch_optimizer(ranks):
+    ranks(2, torchs_interface)
+    ranks(2, joined, 4)
+
+
+def torchs_object_in_backward(make):
+    reference = expected(6)
+    model = wrap(small_net())
+    zero = torch.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **OPTIONS)
+    brigade.set_hook(model, make(default_hooks.allreduce_hook, model, zero))
+    for number in range(6):
+        step(model, rows(number))
+    compare(model, reference)
+    zero.param_groups[0]["lr"] = 0.0  # as schedulers do
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    step(model, rows(6))
+    assert all(torch.equal(one, two) for one, two in zip(before, model.parameters()))
+
+
+def test_overlap_takes_torchs_object(ranks):
+    for make in (hook_with_zero_step, hook_with_zero_step_interleaved):
+        ranks(2, torchs_object_in_backward, make)

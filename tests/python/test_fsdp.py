@@ -1,0 +1,98 @@
+"""FSDP2 with a reduce-scatter that sends fewer bytes."""
+
+import brigade
+import brigade.fsdp
+import pytest
+import torch
+import torch.distributed as dist
+from models import rows
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def sharded(mesh=None):
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(32, 67), torch.nn.Tanh(), torch.nn.Linear(67, 9))
+    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    return net
+
+
+def train(net, steps):
+    """The loss of the last twenty steps."""
+    torch.manual_seed(8)
+    wanted = torch.randn(32, 9)
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+    losses = []
+    for number in range(steps):
+        data = rows(number, count=8)
+        loss = (net(data) - torch.tanh(data @ wanted)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    last = torch.stack(losses[-20:]).mean()
+    dist.all_reduce(last)
+    return last.item() / dist.get_world_size()
+
+
+def first_gradients(net):
+    net(rows(count=8)).square().mean().backward()
+    return torch.cat([parameter.grad.full_tensor().flatten() for parameter in net.parameters()])
+
+
+def gradients_and_bytes(name, tolerance, most, shape):
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape):])
+    exact = first_gradients(sharded(mesh))
+    net = sharded(mesh)
+    comms = brigade.fsdp.set_reduce_scatter(net, name)
+    found = first_gradients(net)
+    assert ((found - exact).norm() / exact.norm()).item() < tolerance
+    sent, before = sum(each.bytes_sent for each in comms), sum(each.bytes_before for each in comms)
+    assert 0 < sent <= most * before, sent / before
+
+
+def test_gradients_are_the_mean_in_fewer_bytes(ranks):
+    # Small shards fill up blocks: bytes here are not those of large layers.
+    for name, tolerance, most in (("fp16", 1e-3, 0.5), ("bf16", 8e-3, 0.5), ("int8", 2e-2, 0.35),
+                                  ("quantize_per_channel", 2e-2, 0.5), ("quantize_per_tensor", 3e-2, 0.3)):
+        ranks(2, gradients_and_bytes, name, tolerance, most, (2,))
+    ranks(4, gradients_and_bytes, "int8", 2e-2, 0.6, (2, 2))
+
+
+def trains_alike():
+    exact = train(sharded(), 300)
+    net = sharded()
+    brigade.fsdp.set_reduce_scatter(net, "int8")
+    return exact, train(net, 300)
+
+
+def test_int8_with_error_feedback_trains_as_exact_sums_do(ranks):
+    exact, found = ranks(2, trains_alike)[0]
+    assert abs(found - exact) < 0.01 * exact, (exact, found)
+
+
+def bytes_of_a_large_layer():
+    net = torch.nn.Linear(512, 256, bias=False)
+    fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    comm, = brigade.fsdp.set_reduce_scatter(net, "int8")
+    net(torch.ones(2, 512)).sum().backward()
+    assert comm.bytes_sent <= 0.27 * comm.bytes_before
+
+
+def wrong_use():
+    with pytest.raises(brigade.ConfigError, match="no module of this model is sharded"):
+        brigade.fsdp.set_reduce_scatter(torch.nn.Linear(2, 2), "int8")
+    with pytest.raises(brigade.ConfigError, match="no codec named 'int9'; known: fp16"):
+        brigade.fsdp.set_reduce_scatter(sharded(), "int9")
+    net = sharded()
+    brigade.fsdp.set_reduce_scatter(net, "int8" if dist.get_rank() == 0 else "fp16")
+    with pytest.raises(brigade.MismatchError, match="'int8' on rank 0; 'fp16' on rank 1"):
+        net(rows()).sum().backward()
+
+
+def test_int8_sends_a_quarter_and_wrong_use_is_told(ranks):
+    ranks(2, bytes_of_a_large_layer)
+    ranks(2, wrong_use)
