@@ -23,7 +23,7 @@ PUBLIC_SECTIONS = (
 SECTIONS = {
     "Start": ["getting_started", "from_single_process_to_ddp", "launching", "command", "report"],
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan"],
-    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints"],
+    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
     "Inside": ["architecture", "benchmarks", "faults", "facts"],
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
+#include "brigade/elastic.h"
 #include "brigade/error.h"
 #include "brigade/group_scope.h"
 #include "brigade/hook.h"

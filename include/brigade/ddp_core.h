@@ -206,6 +206,14 @@ class BRIGADE_API DdpCore {
   void update_process_group(ProcessGroup group);
   // backward() no longer synchronises; only reset() undoes it.
   void remove_autograd_hooks();
+  // Ends what is under way, as a failed backward() may have left it, and drops gradients
+  // and connections. Not collective, waits for nobody. Only rejoin() and the destructor may
+  // follow. The hook keeps its state.
+  void leave_group();
+  // Collective over `group`, after leave_group(): trains there. Parameters and the hook's
+  // state stay each rank's own: the caller makes them equal. Throws ConfigError when the
+  // hook has a group of its own.
+  void rejoin(ProcessGroup group);
   // Collective. Makes training possible again after a failed backward(): fresh connections,
   // fresh buckets, no gradients, a hook that has forgotten all, and rank 0's parameters and
   // buffers (if init_sync).

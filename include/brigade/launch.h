@@ -22,6 +22,17 @@ struct StreamChoice {
   std::map<int, Streams> by_local_rank;
 };
 
+// A job that goes on when workers die, see brigade/elastic.h. On one host.
+struct ElasticLaunch {
+  // Fewer than these do not train: they wait for replacements, or the job ends.
+  int min_workers = 1;
+  // A worker that died is replaced by a new one, max_restarts times in all.
+  bool replace = false;
+  // How long those who are left wait for a replacement before they go on without it: then
+  // it joins after a step.
+  std::chrono::milliseconds grace{0};
+};
+
 struct LaunchOptions {
   // -- Who takes part --
 
@@ -44,8 +55,11 @@ struct LaunchOptions {
   std::string run_id;
   // Further variables of the workers.
   std::map<std::string, std::string> environment;
-  // How often all workers are started again after one has failed.
+  // How often all workers are started again after one has failed; in an elastic job how
+  // many workers are replaced.
   int max_restarts = 0;
+  // None: the first worker that fails ends the attempt.
+  std::optional<ElasticLaunch> elastic;
 
   // -- Time limits --
 

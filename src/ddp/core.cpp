@@ -375,13 +375,31 @@ void DdpCore::remove_autograd_hooks() {
   state_->hooks_removed = true;
 }
 
-void DdpCore::reset() {
+void DdpCore::leave_group() {
   State& s = *state_;
   s.drop_low_precision();
   s.close_engine();
   s.logger.reset();
   s.reducer.reset();
   zero_grad(s.trained);
+}
+
+void DdpCore::rejoin(ProcessGroup group) {
+  State& s = *state_;
+  if (s.hook_group)
+    throw ConfigError("rejoin: the hook has a group of its own, which stays behind");
+  verify_same_on_all_ranks(s.model, s.options, group, {});
+  s.group = std::move(group);
+  s.joining.reset();
+  s.buffer_sync = true;
+  s.unchecked_passes = 0;
+  if (s.hook) s.make_engine();
+  s.make_reducer();
+}
+
+void DdpCore::reset() {
+  State& s = *state_;
+  leave_group();
   s.group = s.group.duplicate();
   s.joining.reset();
   s.buffer_sync = true;

@@ -5,6 +5,7 @@
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
+#include "group/network.h"
 #include "group/process_group_state.h"
 #include "torch_port/nccl_backend.h"
 #include "torch_port/solo_backend.h"
@@ -20,10 +21,18 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
 }
 
-BackendPtr connect_gloo(const ProcessGroup::State& state) {
+// `listens_at`, if given, gets the endpoint at which this rank's peers reach it.
+BackendPtr connect_gloo(const ProcessGroup::State& state, std::string* listens_at) {
   try {
-    return torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank, state.size,
-                                         state.gloo);
+    int listener = -1;
+    auto backend =
+        torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank, state.size,
+                                      state.gloo, listens_at ? &listener : nullptr);
+    if (listener >= 0) {
+      const Address own = own_address(listener);
+      *listens_at = endpoint(own.host(), own.port());
+    }
+    return backend;
   } catch (const std::exception& error) {
     const auto& gloo = state.gloo;
     throw RendezvousError(
@@ -44,7 +53,7 @@ void ignore_broken_pipes() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-void connect_nccl(ProcessGroup::State& state) {
+void connect_nccl(ProcessGroup::State& state, std::string* listens_at) {
   const c10::Device device = torch_port::bind_cuda_device(state.device);
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
@@ -52,12 +61,13 @@ void connect_nccl(ProcessGroup::State& state) {
                                                         state.size, state.timeout));
   // CPU tensors have a way too.
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO,
-                          connect_gloo(state));
+                          connect_gloo(state, listens_at));
   state.group->setDefaultBackend(Group::BackendType::NCCL);
+  if (state.abort) state.abort->add(state.group);
 }
 
-void connect_cpu(ProcessGroup::State& state) {
-  auto gloo = connect_gloo(state);
+void connect_cpu(ProcessGroup::State& state, std::string* listens_at) {
+  auto gloo = connect_gloo(state, listens_at);
   // Gloo takes CUDA tensors too: it stages them through pinned memory.
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO, gloo);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::GLOO, gloo);
@@ -89,14 +99,18 @@ void connect(ProcessGroup::State& state) {
   }
   ignore_broken_pipes();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
+  std::string listens_at;
   if (state.backend == "nccl") {
-    connect_nccl(state);
+    connect_nccl(state, state.abort ? &listens_at : nullptr);
   } else {
-    connect_cpu(state);
+    connect_cpu(state, state.abort ? &listens_at : nullptr);
   }
   // Nobody goes on before all are connected: a rank that left its group at once would close
   // connections on which its peers are still waiting for others.
-  gather_texts(state, "connect", "", state.timeout);
+  auto endpoints = gather_texts(state, "connect", listens_at, state.timeout);
+  if (!state.abort) return;
+  endpoints.erase(endpoints.begin() + state.rank);
+  state.abort->add({std::move(listens_at), std::move(endpoints)});
 }
 
 }  // namespace brigade::group

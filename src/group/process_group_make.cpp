@@ -7,6 +7,7 @@
 
 #include "brigade/error.h"
 #include "group/environment.h"
+#include "group/generation.h"
 #include "group/host_layout.h"
 #include "group/network.h"
 #include "group/process_group_state.h"
@@ -21,6 +22,8 @@ using State = ProcessGroup::State;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::chrono::seconds kDefaultTimeout{300};
+// A peer that dies while the ranks connect must not hold the others for long.
+constexpr std::chrono::milliseconds kConnectGeneration{10'000};
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
@@ -141,6 +144,7 @@ ProcessGroup make_child(const State& parent, const std::string& prefix,
   state->backend = parent.backend;
   state->timeout = parent.timeout;
   state->gloo = parent.gloo;
+  state->abort = parent.abort;
   state->size = static_cast<int>(members.size());
   state->world_ranks.clear();
   for (int member : members) {
@@ -254,6 +258,23 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   state->device = state->local_rank;
   state->gloo = choose_gloo(*state, options.interface, point.host);
   group::connect(*state);
+  return ProcessGroup(std::move(state));
+}
+
+ProcessGroup group::join_generation(const GenerationPlan& plan) {
+  auto state = std::make_shared<State>();
+  state->abort = plan.abort;
+  state->store = c10::make_intrusive<AbortableStore>(plan.prefix, plan.store, plan.abort);
+  state->timeout = plan.timeout;
+  state->rank = plan.rank;
+  state->size = plan.size;
+  state->world_ranks = first_ranks(plan.size);
+  state->backend = choose_backend(plan.backend);
+  introduce(*state, "generation", read_node(process_environment()));
+  state->device = plan.device;
+  state->gloo = choose_gloo(*state, "", plan.host);
+  state->gloo.connect_timeout = std::min(plan.timeout, kConnectGeneration);
+  connect(*state);
   return ProcessGroup(std::move(state));
 }
 

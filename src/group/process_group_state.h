@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "brigade/process_group.h"
+#include "group/abort_switch.h"
 #include "torch_port/gloo_backend.h"
 
 namespace brigade {
@@ -34,6 +35,8 @@ struct ProcessGroup::State {
   HostLayout layout;
   // Where the groups made from this one listen.
   torch_port::GlooOptions gloo;
+  // Of an elastic job's groups; shared by all that are made from one.
+  std::shared_ptr<group::AbortSwitch> abort;
   // Counters that are equal on all ranks because the calls that advance them are
   // collective: they make keys and prefixes unique.
   std::atomic<int> groups_made{0};

@@ -27,6 +27,8 @@ constexpr milliseconds kSettle{2000};
 constexpr milliseconds kUnkillable{10'000};
 
 struct Worker {
+  // In the order in which they were started.
+  int number;
   int rank;
   int local_rank;
   std::unique_ptr<WorkerStreams> streams;
@@ -37,6 +39,8 @@ struct Worker {
   int signal = 0;
   // Failed of its own, before the launcher ended anything.
   bool failed = false;
+  // An elastic job went on without it.
+  bool forgiven = false;
   system_clock::time_point when;
 };
 
@@ -60,6 +64,10 @@ class Attempt {
   void pump();
   void take_signals();
   void collect_exits();
+  bool goes_on_without(Worker& worker);
+  void retire(Worker& worker);
+  void take_turn();
+  void drain(Worker& worker);
   void look_elsewhere();
   void enforce_limits();
   bool over();
@@ -94,7 +102,8 @@ Attempt::~Attempt() {
     usleep(5'000);
   }
   for (Worker& worker : workers_) {
-    if (worker.pid > 0) waitpid(worker.pid, nullptr, worker.exited ? 0 : WNOHANG);
+    if (worker.pid > 0 && !worker.forgiven)
+      waitpid(worker.pid, nullptr, worker.exited ? 0 : WNOHANG);
     if (worker.pidfd >= 0) close(worker.pidfd);
   }
   family_.clear();
@@ -109,6 +118,7 @@ AttemptResult Attempt::run() {
     pump();
     take_signals();
     collect_exits();
+    take_turn();
     look_elsewhere();
     enforce_limits();
   }
@@ -120,12 +130,15 @@ AttemptResult Attempt::run() {
 
 void Attempt::start(int local_rank) {
   const int rank = plan_.first_rank + local_rank;
-  const std::string folder = plan_.folder + "/" + std::to_string(local_rank);
+  const int number = static_cast<int>(workers_.size());
+  std::string folder = plan_.folder + "/" + std::to_string(local_rank);
+  if (number >= plan_.workers) folder += "_" + std::to_string(number);
   std::filesystem::create_directories(folder);
-  Worker worker{.rank = rank, .local_rank = local_rank};
+  Worker worker{.number = number, .rank = rank, .local_rank = local_rank};
   worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
   WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
   spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
+  if (plan_.steward) spec.environment[group::kWorkerNumber] = std::to_string(number);
   spec.in = worker.streams->in();
   spec.out = worker.streams->out();
   spec.err = worker.streams->err();
@@ -139,6 +152,7 @@ void Attempt::start(int local_rank) {
   // Wakes the loop when the worker ends; on a kernel without it the loop wakes by itself.
   worker.pidfd = static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0));
   workers_.push_back(std::move(worker));
+  if (plan_.steward) plan_.steward->started(number, local_rank);
 }
 
 void Attempt::wait() {
@@ -162,6 +176,7 @@ void Attempt::wait() {
   }
   // Children that outlive their worker wake nobody: look again soon.
   if (soon || all_exited) limit = std::min(limit, milliseconds(10));
+  if (plan_.steward) limit = std::min(limit, plan_.steward->patience());
   poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
 }
 
@@ -202,13 +217,54 @@ void Attempt::collect_exits() {
     worker.when = system_clock::now();
     (info.si_code == CLD_EXITED ? worker.exit_code : worker.signal) = info.si_status;
     worker.failed = !ending_ && (worker.exit_code || worker.signal);
+    if (plan_.steward && !ending_ && goes_on_without(worker)) retire(worker);
   }
   pump();
   if (ending_) return;
   for (const Worker& worker : workers_) {
     if (!worker.failed) continue;
-    if (!lost_its_peer(worker)) return end_all(SIGTERM);
+    if (plan_.steward || !lost_its_peer(worker)) return end_all(SIGTERM);
     if (!settle_until_) settle_until_ = steady_clock::now() + kSettle;
+  }
+}
+
+bool Attempt::goes_on_without(Worker& worker) {
+  const char* name = worker.signal ? sigabbrev_np(worker.signal) : nullptr;
+  const std::string how =
+      "rank " + std::to_string(worker.rank) +
+      (name ? std::string(" ended by SIG") + name
+            : " ended with exit code " + std::to_string(worker.exit_code));
+  const bool well = !worker.exit_code && !worker.signal;
+  return plan_.steward->goes_on_without(worker.number, well, how) && !well;
+}
+
+// An elastic job may lose a thousand workers: nothing of them stays.
+void Attempt::retire(Worker& worker) {
+  worker.failed = false;
+  worker.forgiven = true;
+  kill(-worker.pid, SIGKILL);
+  drain(worker);
+  family_.remove(worker.pid);
+  watcher_.remove(worker.pid);
+  waitpid(worker.pid, nullptr, 0);
+  if (worker.pidfd >= 0) close(worker.pidfd);
+  worker.pidfd = -1;
+}
+
+void Attempt::take_turn() {
+  if (!plan_.steward || ending_) return;
+  const Steward::Wishes wishes = plan_.steward->turn();
+  if (!plan_.steward->over().empty()) {
+    result_.over = plan_.steward->over();
+    return end_all(SIGTERM);
+  }
+  for (const int number : wishes.kill)
+    kill(-workers_[static_cast<size_t>(number)].pid, SIGKILL);
+  for (const int local_rank : wishes.start) start(local_rank);
+  if (!wishes.finished) return;
+  for (const Worker& worker : workers_) {
+    if (worker.exited || plan_.steward->is_member(worker.number)) continue;
+    kill(-worker.pid, SIGKILL);
   }
 }
 
@@ -258,18 +314,20 @@ void Attempt::end_all(int signal) {
 }
 
 void Attempt::drain() {
-  for (Worker& worker : workers_) {
-    for (int stream : {1, 2}) {
-      WorkerOutput* output = worker.streams->output(stream);
-      if (!output) continue;
-      // Nobody of the family writes any more: what is in the pipe is all there will be.
-      for (pollfd ready{output->fd(), POLLIN, 0}; output->fd() >= 0;) {
-        if (poll(&ready, 1, 0) <= 0) break;
-        output->pump();
-      }
-      output->finish();
-      if (stream == 1 && output->lost()) result_.output_lost = output->lost();
+  for (Worker& worker : workers_) drain(worker);
+}
+
+void Attempt::drain(Worker& worker) {
+  for (int stream : {1, 2}) {
+    WorkerOutput* output = worker.streams->output(stream);
+    if (!output) continue;
+    // Nobody of the family writes any more: what is in the pipe is all there will be.
+    for (pollfd ready{output->fd(), POLLIN, 0}; output->fd() >= 0;) {
+      if (poll(&ready, 1, 0) <= 0) break;
+      output->pump();
     }
+    output->finish();
+    if (stream == 1 && output->lost()) result_.output_lost = output->lost();
   }
 }
 
@@ -307,7 +365,7 @@ void Attempt::conclude() {
   std::vector<Candidate> candidates;
   for (const Worker& worker : workers_) {
     const auto error = recorded(worker);
-    if (!worker.failed && !error) continue;
+    if (worker.forgiven || (!worker.failed && !error)) continue;
     if (!worker.exit_code && !worker.signal) continue;
     const auto when = error ? std::min(error->when, worker.when) : worker.when;
     candidates.push_back({lost_its_peer(worker), when, &worker});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "brigade/launch.h"
+#include "launch/elastic/steward.h"
 #include "launch/held_signals.h"
 #include "launch/spawn.h"
 #include "launch/worker_family.h"
@@ -25,6 +26,8 @@ struct AttemptPlan {
   std::chrono::milliseconds grace;
   // The environment of the worker with that local rank.
   std::function<std::map<std::string, std::string>(int local_rank)> environment;
+  // Of an elastic job; null: the first worker that fails ends the attempt.
+  Steward* steward = nullptr;
   // Further descriptors of the launcher, for workers to close.
   std::vector<int> launchers_own;
   // Called once the workers run; only from then on may the launcher have threads.
@@ -51,8 +54,11 @@ struct AttemptResult {
   std::vector<std::string> others;
   // Why what a worker wrote to stdout could not all be shown (errno); 0: it was.
   int output_lost = 0;
+  // Why an elastic job could not go on.
+  std::string over;
   bool good() const {
-    return !failure && !interrupted && !past_wall && !ended_elsewhere && !output_lost;
+    return !failure && !interrupted && !past_wall && !ended_elsewhere && !output_lost &&
+           over.empty();
   }
 };
 

@@ -168,7 +168,8 @@ class Job {
 void Job::run() {
   for (int attempt = 0;; ++attempt) {
     const auto verdict = options_.nodes > 1 ? run_with_others(attempt) : run_alone(attempt);
-    const bool restart = verdict && !verdict->final && attempt < options_.max_restarts;
+    const bool restart =
+        verdict && !verdict->final && !options_.elastic && attempt < options_.max_restarts;
     if (!restart && link_) leave();
     if (!verdict) return;
     if (!restart) throw LaunchError(verdict->text, verdict->exit_code, verdict->failure);
@@ -187,11 +188,17 @@ std::optional<Verdict> Job::run_alone(int attempt) {
   forwarder.open_workers_door(door.release());
   forwarder.lead_to(attempt, guarded);
   AttemptPlan plan{.attempt = attempt};
+  std::optional<Steward> steward;
+  if (options_.elastic) {
+    steward.emplace(*options_.elastic, options_.max_restarts, limit_);
+    plan.steward = &*steward;
+  }
   plan.launchers_own = forwarder.fds();
   for (int fd : guarded->fds()) plan.launchers_own.push_back(fd);
   plan.started = [&] {
     store = guarded->serve();
     forwarder.start();
+    if (steward) steward->serve(store);
   };
   plan.broken = [&] { return !forwarder.failure().empty(); };
   const Place place{.attempt = attempt,
@@ -430,10 +437,13 @@ std::map<std::string, std::string> Job::environment(int local_rank,
 std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {
   if (result.interrupted) return interrupted_by(result.interrupted);
   if (result.failure) {
-    return Verdict{.text = report(*result.failure, result.others),
+    std::string text = report(*result.failure, result.others);
+    if (!result.over.empty()) text += "\n  " + result.over;
+    return Verdict{.text = std::move(text),
                    .exit_code = exit_code_of(*result.failure),
                    .failure = result.failure};
   }
+  if (!result.over.empty()) return Verdict{.text = result.over, .final = true};
   if (result.past_wall) {
     return Verdict{.text = "the workers ran past the limit of " +
                            std::to_string(options_.wall->count()) + " ms and were ended",

@@ -21,6 +21,23 @@ int threads_of_this_process() {
   return count;
 }
 
+void check_elastic(int workers, const LaunchOptions& options) {
+  const ElasticLaunch& elastic = *options.elastic;
+  if (options.nodes > 1) {
+    throw ConfigError("an elastic job is one of one host; nodes is " +
+                      std::to_string(options.nodes));
+  }
+  if (elastic.min_workers < 1 || elastic.min_workers > workers) {
+    throw ConfigError("min workers is " + std::to_string(elastic.min_workers) + "; with " +
+                      std::to_string(workers) + " workers it must be 1 to " +
+                      std::to_string(workers));
+  }
+  if (elastic.grace.count() < 0 || elastic.grace > std::chrono::hours(24)) {
+    throw ConfigError("grace is " + std::to_string(elastic.grace.count()) +
+                      " ms; it must be 0 to 86400000");
+  }
+}
+
 void check(int workers, const LaunchOptions& options) {
   const auto refuse = [](const std::string& what) { throw ConfigError(what); };
   if (workers < 1 || workers > 4096) {
@@ -40,6 +57,7 @@ void check(int workers, const LaunchOptions& options) {
     refuse("max restarts is " + std::to_string(options.max_restarts) +
            "; it must be 0 or more");
   }
+  if (options.elastic) check_elastic(workers, options);
   for (int local_rank : options.local_ranks_filter) {
     if (local_rank >= 0 && local_rank < workers) continue;
     refuse("the filter of local ranks names " + std::to_string(local_rank) +
@@ -65,6 +83,11 @@ void launch(int workers, const std::function<void(int rank)>& function,
   if (options.nodes > 1) {
     throw ConfigError(
         "launch() of a function is for one host; use brigade run for several");
+  }
+  if (options.elastic && options.elastic->replace) {
+    throw ConfigError(
+        "launch() of a function cannot replace workers: they are forked before anything "
+        "else; launch a program");
   }
   if (const int threads = launching::threads_of_this_process(); threads != 1) {
     throw ConfigError(

@@ -103,7 +103,8 @@ bool has_ended(pid_t child, int& status) {
     if (count < 0 && errno == EINTR) continue;
     if (count != sizeof worker) break;
     if (worker == 0) _exit(0);
-    if (worker < 0) family.clear();
+    if (worker == -1) family.clear();
+    if (worker < -1) family.remove(-worker);
     if (worker > 0) family.add(worker);
   }
   kill_all(family);

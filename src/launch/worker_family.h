@@ -20,6 +20,8 @@ class WorkerFamily {
   // REQUIRES: no worker's pid is reaped before `clear`, so that the number stays its own.
   void add(pid_t worker) { workers_.push_back(worker); }
   void clear() { workers_.clear(); }
+  // Before one worker's pid is reaped.
+  void remove(pid_t worker) { std::erase(workers_, worker); }
 
   // Those that run, or are stopped; not zombies.
   std::vector<pid_t> living() const;
@@ -45,6 +47,8 @@ class Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   void add(pid_t worker);
+  // As WorkerFamily's.
+  void remove(pid_t worker) { add(-worker); }
   int fd() const { return pipe_; }
 
  private:

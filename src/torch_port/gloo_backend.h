@@ -13,15 +13,19 @@ struct GlooOptions {
   // The network interface to listen on, if `address` is empty.
   std::string interface;
   std::chrono::milliseconds timeout{300'000};
+  // For the connections alone; 0: `timeout`.
+  std::chrono::milliseconds connect_timeout{0};
   // The number of gloo's worker threads: so many collectives of this group run at once.
   int threads = 2;
 };
 
 // Connects to every other rank through `store`; blocks until all have come, for `timeout`
 // at most. REQUIRES: `store` is used by this backend alone (a PrefixStore of its own);
-// every rank calls it.
+// every rank calls it. `listener`, if given, gets a socket that this rank's peers connect
+// to: the backend's, to be looked at only.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,
-                                                    const GlooOptions& options);
+                                                    const GlooOptions& options,
+                                                    int* listener = nullptr);
 
 }  // namespace brigade::torch_port

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, PYTHON = pathlib.Path(sys.argv[1]), sys.argv[2]
 DOCS = [
     "README.md", "docs/getting_started.md", "docs/from_single_process_to_ddp.md", "docs/hooks.md", "docs/writing_a_hook.md",
-    "docs/optimizers.md", "docs/local_sgd.md", "docs/zero.md"
+    "docs/optimizers.md", "docs/local_sgd.md", "docs/zero.md", "docs/elastic.md"
 ]
 # A fenced block, and the comment on the line before it that names its file.
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
@@ -105,6 +105,9 @@ class Examples(unittest.TestCase):
 
     def test_a_sharded_optimizer_learns(self):
         self.learned(run(BIN / "brigade", "run", "-n", 2, BIN / "examples/zero"), 2)
+
+    def test_a_program_that_may_lose_workers_learns(self):
+        self.learned(run(BIN / "brigade", "run", "--elastic", "-n", 2, BIN / "examples/elastic"), 2)
 
     @unittest.skipUnless(PYTHON, "no Python with torch here")
     def test_the_distributed_program_learns_under_torchrun(self):

@@ -15,6 +15,7 @@
 #include "common/shaped_link.h"
 #include "common/terminal.h"
 #include "demo/files.h"
+#include "demo/kill.h"
 #include "demo/print.h"
 #include "demo/side_by_side.h"
 #include "demo/verdict.h"
@@ -217,7 +218,13 @@ void add_demo(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--json", options->json, "write all results to this file as well")
       ->check(not_empty());
-  command->callback([options, &exit_code] { exit_code = demo(*options, typed(*options)); });
+  auto kill = std::make_shared<bool>(false);
+  command->add_flag("--kill", *kill,
+                    "instead: kill one of three workers while they train, and go on");
+  command->callback([options, kill, &exit_code] {
+    if (*kill) return demo_kill(options->hooks);
+    exit_code = demo(*options, typed(*options));
+  });
 }
 
 }  // namespace brigade::tool

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -29,6 +30,10 @@ struct RunArguments {
   std::string run_id;
   std::string secret;
   int max_restarts = 0;
+  bool elastic = false;
+  std::optional<int> min_workers;
+  bool replace = false;
+  std::optional<int> grace_ms;
   std::string log_dir;
   std::string redirects = "0";
   std::string tee = "0";
@@ -133,6 +138,24 @@ void set_master(const RunArguments& arguments, LaunchOptions& options) {
   options.master_port = static_cast<std::uint16_t>(port);
 }
 
+// How many workers --replace replaces without --max-restarts.
+constexpr int kReplacements = 100;
+
+std::optional<ElasticLaunch> elastic_from(const RunArguments& arguments) {
+  if (arguments.elastic) {
+    ElasticLaunch elastic{.replace = arguments.replace};
+    if (arguments.min_workers) elastic.min_workers = *arguments.min_workers;
+    if (arguments.grace_ms) elastic.grace = std::chrono::milliseconds(*arguments.grace_ms);
+    return elastic;
+  }
+  const char* option = arguments.replace       ? "--replace"
+                       : arguments.min_workers ? "--min-workers"
+                       : arguments.grace_ms    ? "--grace"
+                                               : nullptr;
+  if (option) throw ConfigError(std::string(option) + " is for jobs with --elastic");
+  return std::nullopt;
+}
+
 LaunchOptions options_from(const RunArguments& arguments) {
   LaunchOptions options;
   options.nodes = arguments.standalone ? 1 : count_nodes(arguments.nodes);
@@ -141,6 +164,9 @@ LaunchOptions options_from(const RunArguments& arguments) {
   options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
   options.max_restarts = arguments.max_restarts;
+  options.elastic = elastic_from(arguments);
+  if (options.elastic && arguments.replace && arguments.max_restarts == 0)
+    options.max_restarts = kReplacements;
   options.log_dir = arguments.log_dir;
   options.redirects = streams(arguments.redirects, "--redirects");
   options.tee = streams(arguments.tee, "--tee");
@@ -242,6 +268,16 @@ void add_run(CLI::App& app, int&) {
       "one host, whatever else is said about hosts");
   add(*run_app, "", "max-restarts", a->max_restarts,
       "start all workers again so often when one fails");
+  run_app->add_flag("--elastic", a->elastic,
+                    "go on when a worker dies: for programs that call join_job()");
+  run_app->add_option("--min-workers", a->min_workers,
+                      "with --elastic: end when fewer are left and none is to come");
+  run_app->add_flag("--replace", a->replace,
+                    "with --elastic: start a new worker for one that died, --max-restarts "
+                    "in all (100 unless given)");
+  run_app->add_option("--grace", a->grace_ms,
+                      "with --elastic: milliseconds that those who are left wait for a "
+                      "replacement before they go on");
   add(*run_app, "", "log-dir", a->log_dir, "folder for log files and error files");
   add(*run_app, "-r,", "redirects", a->redirects,
       "streams that go to log files only: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local "

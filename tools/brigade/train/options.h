@@ -32,6 +32,9 @@ struct TrainOptions {
   std::string json;
   std::string link;     // as it was given; empty: the network as it is
   std::string command;  // the line that was typed
+  bool elastic = false;
+  std::string kill_at;   // STEP:WORKER, for brigade demo --kill; empty: nobody
+  std::string replicas;  // a file that gets a line with each worker's replica at the end
 };
 
 }  // namespace brigade::tool

@@ -8,6 +8,7 @@
 #include "base/files/read_whole.h"
 #include "brigade/checkpoint.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/launch.h"
 #include "brigade/optim/optimizer.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
@@ -15,6 +16,7 @@
 #include "common/options/option_checks.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
+#include "train/elastic.h"
 #include "train/lr_schedule.h"
 #include "train/training.h"
 
@@ -86,7 +88,39 @@ void warn_of_a_late_start(const TrainOptions& options) {
       static_cast<long long>(options.steps), static_cast<long long>(options.steps / 10));
 }
 
+// What a run that goes on without its workers cannot do.
+void check_elastic(const TrainOptions& options) {
+  const char* refused = options.optimizer_in_backward     ? "--optimizer-in-backward"
+                        : !options.checkpoint.empty()     ? "--checkpoint"
+                        : !options.out.empty()            ? "--out"
+                        : !options.json.empty()           ? "--json"
+                        : !options.link.empty()           ? "--link"
+                        : options.workers.device != "cpu" ? "--device"
+                                                          : nullptr;
+  if (refused)
+    throw ConfigError(std::string(refused) + " cannot go with --elastic in brigade train");
+}
+
+// The launcher starts this program again, for each worker and each replacement.
+void start_elastic(TrainOptions options) {
+  check_elastic(options);
+  const TrainData data = load_data(options.data, options.label);
+  options.model = complete(options.model, data);
+  check(options, data, 1);
+  if (is_worker()) return train_elastic(options, data);
+  std::vector<std::string> words;
+  std::istringstream line(base::read_whole("/proc/self/cmdline"));
+  for (std::string word; std::getline(line, word, '\0');) words.push_back(word);
+  words[0] = "/proc/self/exe";
+  LaunchOptions launching;
+  launching.elastic = ElasticLaunch{.replace = true};
+  launching.max_restarts = 10;
+  launching.prefix = false;
+  launch(options.workers.workers, words, launching);
+}
+
 void start(TrainOptions options, bool workers_given) {
+  if (options.elastic) return start_elastic(std::move(options));
   const bool inside = is_worker();
   if (inside && workers_given) {
     throw ConfigError("-n: a launcher has started this process as a worker; leave -n out");
@@ -160,6 +194,10 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
                   "steps after which the workers compare their parameters; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
+  command.add_flag("--elastic", options.elastic,
+                   "go on when a worker dies, and replace it");
+  command.add_option("--kill-at", options.kill_at)->group("");
+  command.add_option("--replicas", options.replicas)->group("");
   command.add_option("--seed", options.seed, "of weights and order")
       ->check(seed_number())
       ->capture_default_str();

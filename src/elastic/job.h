@@ -1,0 +1,73 @@
+// A worker's side of membership: it listens to the launcher, and joins generations.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "brigade/elastic.h"
+#include "group/generation.h"
+#include "group/mailbox.h"
+#include "group/rendezvous.h"
+
+namespace brigade {
+
+// A thread of its own reads the launcher's messages, so that a rank that waits in a
+// collective learns that its generation is over.
+struct ElasticJob::State {
+  struct Place {
+    int generation = -1;
+    int rank = 0;
+    std::vector<int> members;
+    std::shared_ptr<group::AbortSwitch> abort;
+  };
+
+  // A job that never changes.
+  explicit State(ProcessGroup fixed);
+  State(const ElasticJobOptions& options, int number);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  bool elastic() const { return mail_ != nullptr; }
+  const ProcessGroup& group() const { return group_; }
+  int generation() const;
+
+  // Ends this rank's part in the present generation; what waits in its groups fails. `why`:
+  // what failed; empty: nothing did.
+  void leave(const std::string& why);
+  // Says that this rank waits, and gives its place in the next generation; none when all
+  // training is finished. Throws TimeoutError, RendezvousError when the launcher is gone.
+  std::optional<Place> wait_for_place(int64_t step, bool done);
+  // Collective over the members. Afterwards group() is theirs. Throws when the generation
+  // ends meanwhile.
+  void join(const Place& place);
+  // This rank has the state of the generation.
+  void say_formed();
+  // Whether the present generation is over; false before the first.
+  bool aborted() const;
+  bool somebody_waits() const;
+
+ private:
+  void listen();
+  void read(const std::string& text);
+  void lose(const std::string& why);
+
+  ProcessGroup group_;
+  std::string backend_;
+  std::chrono::milliseconds timeout_{};
+  int device_ = 0;
+  group::MeetingPoint point_;
+  std::unique_ptr<group::WorkerMailbox> mail_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Place place_;  // of the last generation heard of
+  bool place_is_new_ = false;
+  bool wanted_ = false;
+  bool finished_ = false;
+  std::string lost_;  // why the launcher cannot be heard any more
+  bool stop_ = false;
+  std::thread listener_;
+};
+
+}  // namespace brigade

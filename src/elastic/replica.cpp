@@ -1,0 +1,116 @@
+#include "elastic/replica.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "brigade/error.h"
+
+namespace brigade::elastic {
+namespace {
+
+constexpr const char* kModel = "model";
+constexpr const char* kHook = "hook";
+
+bool is_own(const std::string& key) {
+  return key.starts_with(kErrorPrefix) || key.starts_with(kOwnPrefix);
+}
+
+template <class Map>
+Map only(const Map& all, bool own) {
+  Map found;
+  for (const auto& [key, value] : all)
+    if (is_own(key) == own) found.emplace(key, value);
+  return found;
+}
+
+}  // namespace
+
+Replica::Replica(DdpCore& core, torch::nn::Module& model) : core_(core), model_(model) {
+  add(model_part(model, kModel));
+  for (const auto& buffer : model.named_buffers())
+    if (buffer.value().defined())
+      buffers_.emplace_back(buffer.value(), buffer.value().detach().clone());
+}
+
+void Replica::add(CheckpointPart part) {
+  const bool taken = std::ranges::any_of(
+      parts_, [&](const CheckpointPart& other) { return other.name == part.name; });
+  if (taken || part.name == kHook || part.name.empty())
+    throw ConfigError("elastic: something is kept under the name '" + part.name +
+                      "' already; give it another");
+  if (part.per_rank)
+    throw ConfigError("elastic: '" + part.name +
+                      "' is each rank's own; what is handed over must be equal on all");
+  parts_.push_back(std::move(part));
+}
+
+HookState Replica::hook_state() const {
+  return core_.hook() ? core_.hook()->state() : HookState{};
+}
+
+void Replica::commit() {
+  ++step_;
+  hook_ = hook_state();
+  at::NoGradGuard no_grad;
+  for (auto& [buffer, copy] : buffers_) copy.copy_(buffer);
+}
+
+void Replica::take_back() {
+  if (step_ < 0) return;
+  if (core_.hook()) core_.hook()->load_state(hook_);
+  at::NoGradGuard no_grad;
+  for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+}
+
+std::string Replica::describe() const {
+  std::string text = "hook " + (core_.hook() ? core_.hook()->fingerprint() : "none");
+  for (const CheckpointPart& part : parts_) text += "\nkeeps " + part.name;
+  return text;
+}
+
+States Replica::collect() const {
+  States states;
+  for (const CheckpointPart& part : parts_) states[part.name] = part.save();
+  const HookState hook = hook_state();
+  states[kHook] = {only(hook.tensors, false), only(hook.values, false)};
+  return states;
+}
+
+int64_t Replica::adopt(const ProcessGroup& group, int source, int64_t step) {
+  int64_t bytes = 0;
+  const bool gives = group.rank() == source;
+  States states = hand_over(group, source, gives ? collect() : States{}, bytes);
+  if (!gives) load(std::move(states));
+  step_ = step - 1;
+  commit();
+  return bytes;
+}
+
+void Replica::load(States states) {
+  std::vector<std::function<void()>> changes;
+  for (const CheckpointPart& part : parts_) {
+    SavedPart saved;
+    saved.states.push_back(std::move(states.at(part.name)));
+    changes.push_back(part.load(std::move(saved)));
+  }
+  HookState hook{std::move(states.at(kHook).tensors), std::move(states.at(kHook).values)};
+  // What is this rank's own stays, unless it has never taken part.
+  if (step_ >= 0) {
+    const HookState mine = hook_state();
+    hook.tensors.merge(only(mine.tensors, true));
+    hook.values.merge(only(mine.values, true));
+  }
+  for (const auto& change : changes) change();
+  if (core_.hook()) core_.hook()->load_state(hook);
+}
+
+std::string Replica::hash() const {
+  States states = collect();
+  auto& model = states.at(kModel).tensors;
+  for (const auto& buffer : model_.named_buffers()) model.erase(buffer.key());
+  return hash_of(states);
+}
+
+}  // namespace brigade::elastic

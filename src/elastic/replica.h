@@ -1,0 +1,47 @@
+// All that one rank knows of a training run, and how it is taken back or replaced.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint.h"
+#include "brigade/ddp_core.h"
+#include "elastic/handover.h"
+
+namespace brigade::elastic {
+
+// Not thread-safe. The core and the parts must outlive it.
+class Replica {
+ public:
+  Replica(DdpCore& core, torch::nn::Module& model);
+
+  // Throws ConfigError for a name that is taken, and for what is each rank's own.
+  void add(CheckpointPart part);
+  // Finished steps; -1: this rank has no state that counts.
+  int64_t step() const { return step_; }
+  // The step is done: what a step that fails changes can be taken back to this.
+  void commit();
+  // Takes back what a step that failed has changed: buffers, and the hook's state.
+  void take_back();
+  // Names of parts, the hook and so on: equal on all ranks.
+  std::string describe() const;
+  // Collective. All get `source`'s state, but keep what of their hook is their own; gives
+  // the bytes that travelled.
+  int64_t adopt(const ProcessGroup& group, int source, int64_t step);
+  // Of what must be equal on all ranks.
+  std::string hash() const;
+
+ private:
+  HookState hook_state() const;
+  States collect() const;
+  void load(States states);
+
+  DdpCore& core_;
+  torch::nn::Module& model_;
+  std::vector<CheckpointPart> parts_;
+  int64_t step_ = -1;
+  HookState hook_;                                          // as of the last commit
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their copies
+};
+
+}  // namespace brigade::elastic

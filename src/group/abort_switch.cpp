@@ -1,0 +1,136 @@
+#include "group/abort_switch.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <thread>
+
+#include "brigade/error.h"
+#include "group/network.h"
+
+namespace brigade::group {
+namespace {
+
+// Between two looks at the store.
+constexpr std::chrono::microseconds kFirstPause{200};
+constexpr std::chrono::microseconds kLongestPause{10'000};
+
+std::string end_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
+  Address address;
+  address.length = sizeof address.storage;
+  if (name(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0)
+    return {};
+  const int family = address.storage.ss_family;
+  if (family != AF_INET && family != AF_INET6) return {};
+  return endpoint(address.host(), address.port());
+}
+
+std::vector<int> open_descriptors() {
+  std::vector<int> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    int fd = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), fd);
+    if (error == std::errc() && end == name.data() + name.size()) found.push_back(fd);
+  }
+  return found;
+}
+
+void shut_down(const std::vector<GroupSockets>& groups) {
+  if (groups.empty()) return;
+  const auto has = [](const std::vector<std::string>& all, const std::string& one) {
+    return std::ranges::find(all, one) != all.end();
+  };
+  for (const int fd : open_descriptors()) {
+    const std::string there = end_of(fd, getpeername);
+    if (there.empty()) continue;  // not a socket, or not connected
+    const std::string here = end_of(fd, getsockname);
+    for (const GroupSockets& sockets : groups) {
+      if (here != sockets.own && !has(sockets.peers, there)) continue;
+      shutdown(fd, SHUT_RDWR);
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+void AbortSwitch::add(GroupSockets sockets) {
+  std::lock_guard lock(mutex_);
+  sockets_.push_back(std::move(sockets));
+  if (aborted_) shut_down({sockets_.back()});
+}
+
+void AbortSwitch::add(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [](const auto& known) { return known.expired(); });
+  groups_.emplace_back(group);
+}
+
+void AbortSwitch::abort(const std::string& why) {
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> living;
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborted_) why_ = why;
+    aborted_ = true;
+    shut_down(sockets_);
+    for (const auto& group : groups_)
+      if (auto alive = group.lock()) living.push_back(std::move(alive));
+  }
+  for (const auto& group : living) {
+    try {
+      group->getBackend(c10::DeviceType::CUDA)->abort();
+    } catch (const std::exception&) {
+      // It has failed already, and nobody waits for it any more.
+    }
+  }
+}
+
+bool AbortSwitch::aborted() const {
+  std::lock_guard lock(mutex_);
+  return aborted_;
+}
+
+void AbortSwitch::throw_if_aborted() const {
+  std::lock_guard lock(mutex_);
+  if (aborted_) throw Error("the group was aborted: " + why_);
+}
+
+AbortableStore::AbortableStore(const std::string& prefix,
+                               c10::intrusive_ptr<c10d::Store> store,
+                               std::shared_ptr<AbortSwitch> abort)
+    : PrefixStore(prefix, std::move(store)), abort_(std::move(abort)) {}
+
+std::vector<uint8_t> AbortableStore::get(const std::string& key) {
+  wait({key});
+  return PrefixStore::get(key);
+}
+
+void AbortableStore::wait(const std::vector<std::string>& keys) {
+  wait(keys, getTimeout());
+}
+
+// Looks again and again: a wait that ran into a short limit would be a warning of torch's.
+void AbortableStore::wait(const std::vector<std::string>& keys,
+                          const std::chrono::milliseconds& timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    abort_->throw_if_aborted();
+    if (check(keys)) return;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      C10_THROW_ERROR(DistStoreError,
+                      "wait timeout after " + std::to_string(timeout.count()) + " ms");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> AbortableStore::clone() {
+  return c10::make_intrusive<AbortableStore>(prefix_, store_->clone(), abort_);
+}
+
+}  // namespace brigade::group

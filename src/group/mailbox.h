@@ -1,0 +1,76 @@
+// Messages between the launcher of an elastic job and its workers, through the store.
+//
+// Vocabulary. A *worker number* is given to each worker that the launcher starts, never
+// twice. A *generation* is a list of members under a number; a member's *place* in the list
+// is its rank. The launcher says to a worker:
+//   place G RANK N,N,N   the worker is RANK in generation G, with these members
+//   abort G WHY          generation G is over
+//   wanted G             somebody waits to join: end generation G after a step
+//   finished             all members have come to the end of their training
+// A worker says:
+//   ready STEP DONE      it waits for a place; STEP steps are in its state, -1: it has
+//   none;
+//                        DONE is 1 at the end of its training
+//   heard G              it knows that G is over, though it may still compute
+//   failed G WHY         a collective of generation G failed
+//   formed G             it is in generation G, and has its state
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace brigade::group {
+
+// The variable that holds the number of a worker of an elastic job.
+inline constexpr const char* kWorkerNumber = "BRIGADE_ELASTIC_WORKER";
+
+// A worker's side. Thread-safe; receive() is called by one thread.
+class WorkerMailbox {
+ public:
+  WorkerMailbox(c10::intrusive_ptr<c10d::Store> store, int number);
+  void send(const std::string& text);
+  // Waits for the next message, `limit` at most. Throws when the store is gone.
+  std::optional<std::string> receive(std::chrono::milliseconds limit);
+  // Makes receive() return: puts a message of one's own behind those that have come.
+  void wake();
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string from_, to_;
+  std::mutex mutex_;
+  int sent_ = 0;
+  std::atomic<int> received_{0};
+};
+
+// The launcher's side. Not thread-safe.
+class LauncherMailbox {
+ public:
+  explicit LauncherMailbox(c10::intrusive_ptr<c10d::Store> store);
+  void add(int worker);
+  void remove(int worker);
+  void send(int worker, const std::string& text);
+  // What has come since the last call, with the sender. Does not wait.
+  std::vector<std::pair<int, std::string>> receive();
+
+ private:
+  struct Counts {
+    int sent = 0;
+    int received = 0;
+  };
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::map<int, Counts> workers_;
+  int64_t seen_ = 0;
+};
+
+}  // namespace brigade::group
