@@ -393,6 +393,7 @@ void DdpCore::rejoin(ProcessGroup group) {
   s.joining.reset();
   s.buffer_sync = true;
   s.unchecked_passes = 0;
+  s.hook_agreed = false;
   if (s.hook) s.make_engine();
   s.make_reducer();
 }

@@ -3,10 +3,11 @@
 
 #include <dirent.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <map>
 #include <mutex>
-#include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -34,15 +35,18 @@ class StoreWithLimit : public c10d::PrefixStore {
   const std::chrono::milliseconds limit_;
 };
 
-std::set<int> listening_sockets() {
-  std::set<int> found;
+// By inode: a number may be given again at once.
+std::map<ino_t, int> listening_sockets() {
+  std::map<ino_t, int> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
   while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
     const int fd = std::atoi(entry->d_name);
     int listens = 0;
     socklen_t size = sizeof listens;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens)
-      found.insert(fd);
+    struct stat about {};
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens &&
+        fstat(fd, &about) == 0)
+      found[about.st_ino] = fd;
   }
   return found;
 }
@@ -58,10 +62,10 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GlooOptions& option
   // One device after the other, so that each finds its own. To make one waits for nobody.
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  const std::set<int> before = listening_sockets();
+  const auto before = listening_sockets();
   auto device = make();
-  for (const int fd : listening_sockets())
-    if (!before.contains(fd)) *listener = fd;
+  for (const auto& [inode, fd] : listening_sockets())
+    if (!before.contains(inode)) *listener = fd;
   return device;
 }
 

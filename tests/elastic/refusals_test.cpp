@@ -41,7 +41,7 @@ TEST(ElasticRefusals, AnOptimizerThatCannotBeSaved) {
 
 TEST(ElasticRefusals, AnOptimizerInTheBackwardPass) {
   Parts parts;
-  auto in_backward = std::make_shared<optim::SGD>(0.1);
+  auto in_backward = std::make_shared<optim::SGD>(optim::SGDOptions{.lr = 0.1});
   optim::apply_optimizer_in_backward(parts.ddp, in_backward);
   const std::string text = refusal_of(
       [&] { ElasticTraining(parts.job, parts.ddp, parts.optimizer, parts.sampler); });

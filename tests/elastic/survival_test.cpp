@@ -187,7 +187,7 @@ TEST(Elastic, TheSourceMayDieWhileItSendsAndANewcomerWhileItLoads) {
 
 TEST(Elastic, AStoppedWorkerIsGivenUpAndEnded) {
   const Outcome outcome =
-      run({"-n", "3"}, {"samples=60", "epochs=2", "at=stop:4:1"}, /*limit=*/2);
+      run({"-n", "3"}, {"samples=60", "epochs=2", "at=stop:4:1"}, /*limit=*/3);
   expect_good_end(outcome, 2);
 }
 

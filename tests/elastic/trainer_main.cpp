@@ -2,6 +2,7 @@
 // trained, in its parameters, and kills itself at random moments if it is told to.
 //
 //   elastic_trainer FOLDER key=value …
+//   cost=ROUNDS  measures instead, see cost.h
 //   hook=NAME samples=N batch=N epochs=N  kills=N  mean_ms=N  at=WHERE:STEP:RANK pause_ms=N
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <thread>
 
 #include "brigade/brigade.h"
+#include "elastic/cost.h"
 
 namespace {
 
@@ -152,7 +154,8 @@ std::string hash_of(torch::nn::Module& model) {
 void train(const Arguments& arguments) {
   const int64_t samples = arguments.number("samples", 64);
   const int64_t epochs = arguments.number("epochs", 4);
-  Reaper reaper(arguments.folder, arguments.number("kills", 0));
+  // Its thread outlives this function.
+  auto& reaper = *new Reaper(arguments.folder, arguments.number("kills", 0));
   const Appointments appointments(arguments.text("at", ""));
   torch::manual_seed(1);
   const auto x = torch::randn({samples, 8});
@@ -252,6 +255,11 @@ int main(int argc, char** argv) {
       arguments.values[text.substr(0, equals)] = text.substr(equals + 1);
     }
     torch::set_num_threads(1);
+    if (arguments.values.contains("cost")) {
+      return elastic_cost::measure(arguments.text("hook", "none"),
+                                   arguments.number("width", 512),
+                                   static_cast<int>(arguments.number("cost", 20)), 20);
+    }
     train(arguments);
   });
 }

@@ -14,6 +14,8 @@ using std::chrono::steady_clock;
 constexpr milliseconds kBusy{5};
 constexpr milliseconds kIdle{100};
 
+// How long a process that lives may need to say so.
+constexpr milliseconds kSilence{5000};
 // What a worker is given at least: a limit for collectives may be short, and a program must
 // be loaded, and its data read.
 constexpr milliseconds kToBecomeReady{60'000};
@@ -27,6 +29,7 @@ void Steward::serve(c10::intrusive_ptr<c10d::Store> store) {
   membership_ = std::make_unique<Membership>(
       MembershipOptions{.min_workers = options_.min_workers,
                         .grace = options_.grace,
+          .silence = std::min(limit_, kSilence),
                         .limit = std::max(limit_, kToBecomeReady)},
       *mail_);
   for (const auto& [worker, local_rank] : local_ranks_)
