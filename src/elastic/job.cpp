@@ -104,7 +104,9 @@ void ElasticJob::State::read(const std::string& text) {
     if (what == "place") {
       std::string list;
       place_.generation = generation;
-      words >> place_.rank >> list;
+      words >> place_.rank >> list >> std::ws;
+      place_.why.clear();
+      std::getline(words, place_.why);
       place_.members = numbers_of(list);
       place_.abort = std::make_shared<group::AbortSwitch>();
       place_is_new_ = true;

@@ -18,6 +18,7 @@ struct ElasticJob::State {
     int generation = -1;
     int rank = 0;
     std::vector<int> members;
+    std::string why;  // the generation before has ended
     std::shared_ptr<group::AbortSwitch> abort;
   };
 

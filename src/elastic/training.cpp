@@ -194,7 +194,7 @@ bool ElasticTraining::State::is_lost_peer(const std::exception& error) const {
   return job->aborted() || dynamic_cast<const HookError*>(&error) ||
          dynamic_cast<const TimeoutError*>(&error) ||
          dynamic_cast<const RendezvousError*>(&error) ||
-         speaks_of_a_lost_peer(base::text_of(error));
+         speaks_of_a_lost_peer(base::describe(error));
 }
 
 // A fault of the program's own would come back for ever.
@@ -214,7 +214,6 @@ void ElasticTraining::State::form_after(const std::string& why) {
 
 bool ElasticTraining::State::form_next(const std::string& why, bool done) {
   const auto since = Clock::now();
-  std::string reason = why;
   std::string failure = why;
   while (true) {
     job->leave(failure);
@@ -227,7 +226,7 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
       form(*place, bytes);
       if (members != place->members) tries = 0;
       members = place->members;
-      tell(reason, since, bytes);
+      tell(place->why, since, bytes);
       return true;
     } catch (const std::exception& error) {
       if (!is_lost_peer(error)) throw;
@@ -297,8 +296,7 @@ std::optional<at::Tensor> ElasticTraining::next() {
     s.take_up_state(bytes);
     s.tell("", Clock::now(), bytes);
   }
-  if (std::exchange(s.somebody_waited, false))
-    s.form_next("a worker waited to join", /*done=*/false);
+  if (std::exchange(s.somebody_waited, false)) s.form_next("", /*done=*/false);
   while (s.sampler.at_end() || s.replica.step() >= s.last_step) {
     // Not before all have come to the end: one that failed in the last step needs a source.
     if (!s.job->elastic() || !s.form_next("", /*done=*/true)) return std::nullopt;

@@ -3,7 +3,9 @@
 // Vocabulary. A *worker number* is given to each worker that the launcher starts, never
 // twice. A *generation* is a list of members under a number; a member's *place* in the list
 // is its rank. The launcher says to a worker:
-//   place G RANK N,N,N   the worker is RANK in generation G, with these members
+//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY the
+//   one
+//                        before has ended
 //   abort G WHY          generation G is over
 //   wanted G             somebody waits to join: end generation G after a step
 //   finished             all members have come to the end of their training

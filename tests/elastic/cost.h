@@ -55,7 +55,8 @@ inline void measure(const std::string& hook, int64_t width, int rounds, int step
     const auto time = [&](auto&& step) {
       const auto begin = Clock::now();
       for (int i = 0; i < steps; ++i) step();
-      return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / steps;
+      return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
+             steps;
     };
     // In turns first, so that neither has the better place.
     const bool first = round % 2 == 0;
@@ -68,9 +69,10 @@ inline void measure(const std::string& hook, int64_t width, int rounds, int step
     ratios.push_back(elastic / bare);
   }
   if (training.group().rank() == 0) {
-    std::printf("cost: %s, width %lld, %d ranks: %.0f us a step plain, %.0f elastic, ratio %.4f\n",
-                hook.c_str(), static_cast<long long>(width), training.group().size(),
-                median(without), median(with), median(ratios));
+    std::printf(
+        "cost: %s, width %lld, %d ranks: %.0f us a step plain, %.0f elastic, ratio %.4f\n",
+        hook.c_str(), static_cast<long long>(width), training.group().size(),
+        median(without), median(with), median(ratios));
   }
 }
 

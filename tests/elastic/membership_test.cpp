@@ -60,8 +60,8 @@ TEST_F(ElasticMembership, BeginsWhenAllWhoWereStartedAreReady) {
   EXPECT_EQ(heard(0), Texts{});
   ready(1);
   turn();
-  EXPECT_EQ(heard(0), Texts{"place 0 0 0,1,2"});
-  EXPECT_EQ(heard(2), Texts{"place 0 2 0,1,2"});
+  EXPECT_EQ(heard(0), Texts{"place 0 0 0,1,2 "});
+  EXPECT_EQ(heard(2), Texts{"place 0 2 0,1,2 "});
 }
 
 TEST_F(ElasticMembership, ADeathEndsTheGenerationAndTheRestFormsTheNext) {
@@ -75,8 +75,8 @@ TEST_F(ElasticMembership, ADeathEndsTheGenerationAndTheRestFormsTheNext) {
   EXPECT_EQ(heard(0), Texts{}) << "not before all who live are ready";
   ready(2);
   turn();
-  EXPECT_EQ(heard(0), Texts{"place 1 0 0,2"});
-  EXPECT_EQ(heard(2), Texts{"place 1 1 0,2"});
+  EXPECT_EQ(heard(0), Texts{"place 1 0 0,2 rank 1 ended by SIGKILL"});
+  EXPECT_EQ(heard(2), Texts{"place 1 1 0,2 rank 1 ended by SIGKILL"});
   EXPECT_EQ(members_->why_over(0), "");
 }
 
@@ -91,7 +91,7 @@ TEST_F(ElasticMembership, ADeathWhileTheNextIsFormedIsOneMoreGeneration) {
   EXPECT_EQ(heard(1).back(), "abort 1 rank 2 ended");
   ready(1);
   turn();
-  EXPECT_EQ(heard(1), Texts{"place 2 0 1"});
+  EXPECT_EQ(heard(1), Texts{"place 2 0 1 rank 2 ended"});
 }
 
 TEST_F(ElasticMembership, ANewcomerIsAnnouncedAndJoinsWhenTheMembersCome) {
@@ -106,7 +106,7 @@ TEST_F(ElasticMembership, ANewcomerIsAnnouncedAndJoinsWhenTheMembersCome) {
   EXPECT_EQ(heard(1), Texts{"wanted 0"}) << "it comes by itself: nothing is aborted";
   ready(1);
   turn();
-  EXPECT_EQ(heard(2), Texts{"place 1 2 0,1,2"});
+  EXPECT_EQ(heard(2), Texts{"place 1 2 0,1,2 a worker waits to join"});
 }
 
 TEST_F(ElasticMembership, WhoDoesNotComeAfterAStepIsToldSoInTheEnd) {
@@ -130,7 +130,7 @@ TEST_F(ElasticMembership, AGraceLetsAReplacementJoinAtOnce) {
   EXPECT_EQ(heard(0), Texts{"abort 0 rank 1 ended"});
   ready(2);
   turn();
-  EXPECT_EQ(heard(0), Texts{"place 1 0 0,2"});
+  EXPECT_EQ(heard(0), Texts{"place 1 0 0,2 rank 1 ended"});
 }
 
 TEST_F(ElasticMembership, AfterTheGraceTheOthersGoOnAlone) {
@@ -174,7 +174,7 @@ TEST_F(ElasticMembership, WhoFailedInTheLastStepGetsAGenerationMore) {
   say(1, "ready 8 0");
   turn();
   EXPECT_FALSE(members_->finished());
-  EXPECT_EQ(heard(0), Texts{"place 1 0 0,1"});
+  EXPECT_EQ(heard(0), Texts{"place 1 0 0,1 the end of the training"});
 }
 
 TEST_F(ElasticMembership, IsOverWithoutAnybodyWhoHasTheState) {
@@ -215,7 +215,7 @@ TEST_F(ElasticMembership, WhoHasTheStateComesFirst) {
   members_->ended(1, "rank 1 ended", now_);
   for (int worker : {0, 2, 3}) ready(worker);
   turn();
-  EXPECT_EQ(heard(2).back(), "place 2 2 0,3,2");
+  EXPECT_EQ(heard(2).back(), "place 2 2 0,3,2 rank 1 ended");
 }
 
 }  // namespace

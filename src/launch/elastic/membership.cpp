@@ -17,8 +17,8 @@ void Membership::ended(int worker, const std::string& how, Time now) {
   workers_.erase(found);
   mail_.remove(worker);
   if (!matters) return;
-  news_.push_back(how);
   gather(how, /*abort=*/true, now);
+  why_ = how;  // says more than what its peers have met
 }
 
 void Membership::turn(Time now) {
@@ -51,7 +51,10 @@ void Membership::read(int worker, const std::string& text, Time now) {
   words >> done;
   known_ = sender.ready = true;
   sender.done = done == 1;
-  if (sender.member && !gathering_) gather("a worker waits to join", /*abort=*/false, now);
+  if (sender.member && !gathering_) {
+    gather(sender.done ? "the end of the training" : "a worker waits to join",
+           /*abort=*/false, now);
+  }
   if (!sender.member && !gathering_ && !wanted_) {
     wanted_ = true;
     for (auto& [number, other] : workers_)
@@ -167,7 +170,5 @@ bool Membership::busy() const {
            return !entry.second.member || !entry.second.holds_state;
          });
 }
-
-std::vector<std::string> Membership::take_news() { return std::exchange(news_, {}); }
 
 }  // namespace brigade::launching

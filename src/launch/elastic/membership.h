@@ -52,8 +52,6 @@ class Membership {
   // Something is expected within moments.
   bool busy() const;
   int generation() const { return generation_; }
-  // Lines for the user about what has happened, since the last call.
-  std::vector<std::string> take_news();
 
  private:
   struct Worker {
@@ -85,7 +83,6 @@ class Membership {
   std::optional<Time> gathering_{Time::min()};  // since when; none: a generation trains
   std::optional<Time> told_;                    // when members were told that it is over
   std::string why_;
-  std::vector<std::string> news_;
 };
 
 }  // namespace brigade::launching

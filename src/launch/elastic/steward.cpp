@@ -29,7 +29,7 @@ void Steward::serve(c10::intrusive_ptr<c10d::Store> store) {
   membership_ = std::make_unique<Membership>(
       MembershipOptions{.min_workers = options_.min_workers,
                         .grace = options_.grace,
-          .silence = std::min(limit_, kSilence),
+                        .silence = std::min(limit_, kSilence),
                         .limit = std::max(limit_, kToBecomeReady)},
       *mail_);
   for (const auto& [worker, local_rank] : local_ranks_)
