@@ -84,6 +84,15 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
     EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
     EXPECT_TRUE(judge->after(1, waiting(0.5, 0.3)).settled);
   }
+  // A quicker link shows in what is busy, if not in the steps; under the exact hook it
+  // changes nothing.
+  for (const size_t hook : {0, 1}) {
+    const auto settled = judge_with({1, 0.5});
+    settled->resume(hook);
+    for (int window = 0; window < 3; ++window)
+      EXPECT_TRUE(settled->after(hook, waiting(0.5, window == 0 ? 0.3 : 0.2)).settled);
+    EXPECT_EQ(settled->after(hook, waiting(0.5, 0.2)).settled, hook == 0);
+  }
   // Resumed, it takes what it sees first for usual.
   const auto resumed = judge_with({1, 0.5});
   resumed->resume(1);

@@ -11,6 +11,7 @@
 #include "hooks/auto/candidate_cost.h"
 #include "hooks/auto/step_clock.h"
 #include "hooks/dense.h"
+#include "hooks/stream_use.h"
 
 namespace brigade {
 namespace {
@@ -186,6 +187,7 @@ class AutoHook : public Hook {
     for (size_t index = 0; index < gradients.size(); ++index) {
       const auto found = owed_.find(bucket.names()[index]);
       if (found == owed_.end()) continue;
+      use_on_current_stream(found->second);
       gradients[index].view({-1}).add_(
           found->second.flatten().to(gradients[index].options()));
       owed_.erase(found);

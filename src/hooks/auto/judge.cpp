@@ -11,7 +11,8 @@ namespace {
 constexpr double kWorthwhile = 0.9;  // of the time of what it replaces, at most
 constexpr double kPromising = 0.8;   // a prediction may be off by as much
 constexpr double kOther = 1.5;       // times that differ by more are not the same network's
-constexpr double kNoise = 1e-3;      // seconds: smaller differences do not count
+constexpr double kQuicker = 4.0 / 3;
+constexpr double kNoise = 1e-3;  // seconds: smaller differences do not count
 constexpr int kInARow = 3;
 constexpr int kMostPatience = 64;
 
@@ -23,6 +24,12 @@ std::string ms(double seconds) {
 
 bool differ(double a, double b) {
   return std::abs(a - b) > kNoise && std::max(a, b) > kOther * std::min(a, b);
+}
+
+// A quicker link may not need a coarse hook any more, though that alone can't make its
+// steps much quicker: the coding stays.
+bool quicker(double now, double before) {
+  return before - now > kNoise && before > kQuicker * now;
 }
 
 class StepJudge : public Judge {
@@ -113,8 +120,9 @@ class StepJudge : public Judge {
       reference_ = seen;
       known_ = true;
     }
-    const bool strange =
+    const bool other =
         differ(seen.step, reference_.step) && differ(seen.busy, reference_.busy);
+    const bool strange = other || (hook > 0 && quicker(seen.busy, reference_.busy));
     strange_ = strange ? strange_ + 1 : 0;
     if (strange_ < patience_) return {hook, true, ""};
     looked_ = true;

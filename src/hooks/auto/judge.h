@@ -43,7 +43,8 @@ class Judge {
 // Predicts after the first window, under the exact hook; tries what should save 10 % or
 // more, the quickest first; settles on the coarsest that saved 10 % over each more exact
 // one, or on the exact one. Looks again when both a step and what is busy in it stay
-// different by half, three times in a row; when that has changed nothing, it waits twice as
+// different by half, or under a candidate the latter less by a quarter, three times in a
+// row; when that has changed nothing, it waits twice as
 // long before it looks again.
 std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict);
 
