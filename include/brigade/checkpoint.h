@@ -44,15 +44,15 @@ class ShardedOptimizer;
 
 // What one part of a run stores.
 struct PartState {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> values;
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> values = {};
 };
 
 // What is there when a part loads.
 struct SavedPart {
   // A shared part: its one state. A part with a shard a rank: this rank's own, or, at
   // another number of ranks than it was saved with, all of them, by rank.
-  std::vector<PartState> states;
+  std::vector<PartState> states = {};
   int saved_ranks = 1;
   int ranks = 1;
   int rank = 0;
@@ -62,7 +62,7 @@ struct SavedPart {
 // those of brigade and torch, and a program adds its own.
 struct CheckpointPart {
   // Not empty, without '/', different for each part of a checkpoint.
-  std::string name;
+  std::string name = {};
   // False: equal on all ranks; rank 0's is stored. True: each rank's own is stored.
   bool per_rank = false;
   // Called by every rank, in the order of the parts; it may use collectives.
@@ -137,10 +137,10 @@ BRIGADE_API CheckpointPart per_rank(CheckpointPart part);
 
 struct CheckpointInfo {
   int64_t step = 0;
-  int ranks = 1;                   // that saved it
-  std::vector<std::string> parts;  // their names
+  int ranks = 1;                        // that saved it
+  std::vector<std::string> parts = {};  // their names
   // For DdpOptions::first_buckets; empty without bucket_part.
-  std::vector<std::vector<std::string>> buckets;
+  std::vector<std::vector<std::string>> buckets = {};
 };
 
 // The checkpoint in `folder`; none when there is none. Not collective; reads no tensors.

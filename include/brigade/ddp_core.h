@@ -35,14 +35,16 @@ struct DdpOptions {
   // ---- changes the result ----
 
   // Before each forward pass that trains, rank 0's buffers (the running statistics of
-  // BatchNorm, for instance) replace those of the other ranks.
+  // BatchNorm, for instance) replace those of the other ranks. Each rank then updates its
+  // own, so that after a training step they differ until the next one: call sync_buffers()
+  // before an evaluation, or use SyncBatchNorm (brigade/sync_batch_norm.h).
   bool broadcast_buffers = true;
   // Rank 0's parameters and buffers replace those of the other ranks at construction.
   // False: the caller has made them equal.
   bool init_sync = true;
   // Names, as in the model's named_parameters() and named_buffers(), that are left alone:
   // neither broadcast nor averaged. A name that the model does not have is an error.
-  std::set<std::string> parameters_to_ignore;
+  std::set<std::string> parameters_to_ignore = {};
   // Looks, after each forward pass, for parameters that its results do not depend on, and
   // does not wait for their gradients. Costs a walk through the graph and keeps the first
   // assignment of buckets. Without it a parameter that gets no gradient is an error, which
@@ -53,7 +55,7 @@ struct DdpOptions {
   // a parameter works. That the graph changed is an error in backward().
   bool static_graph = false;
   // Forward and backward passes, and what travels, in smaller dtypes.
-  std::optional<MixedPrecision> mixed_precision;
+  std::optional<MixedPrecision> mixed_precision = {};
 
   // ---- finds mistakes ----
 
@@ -68,14 +70,14 @@ struct DdpOptions {
 
   // Size at which a bucket of gradients is closed, in MiB; > 0. Not set: 25, and 1 for the
   // first, so that communication starts early.
-  std::optional<double> bucket_cap_mb;
+  std::optional<double> bucket_cap_mb = {};
   // The size of each bucket, in MiB, in the order in which they are sent; the last one
   // holds for all that follow. Wins over bucket_cap_mb. Each > 0.
-  std::vector<double> bucket_cap_mb_list;
+  std::vector<double> bucket_cap_mb_list = {};
   // The buckets until they are made anew after the first iteration, by parameter name: what
   // logging_data().bucket_parameters showed in an earlier run. A resumed run then adds up
   // in the same order as one that was never stopped, and equals it to the last bit.
-  std::vector<std::vector<std::string>> first_buckets;
+  std::vector<std::vector<std::string>> first_buckets = {};
   // Gradients are views into the buckets: no second copy of them in memory. Use zero_grad
   // of brigade, not detach_(), on such gradients.
   bool gradient_as_bucket_view = false;
@@ -98,8 +100,8 @@ class BRIGADE_API UnevenInputsError : public Error {
 };
 
 struct DdpParameter {
-  std::string name;
-  at::Tensor tensor;
+  std::string name = {};
+  at::Tensor tensor = {};
   bool sparse_gradient = false;
 };
 using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
@@ -108,9 +110,12 @@ using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
 struct DdpModel {
   // In the order of definition; one that several layers share appears once, with its first
   // name. Those that need no gradient are in it too.
-  std::vector<DdpParameter> parameters;
+  std::vector<DdpParameter> parameters = {};
   // Asked each time, because a module may replace its buffers. Empty: no buffers.
-  std::function<NamedBuffers()> buffers;
+  std::function<NamedBuffers()> buffers = {};
+  // Layers that keep running statistics, by name: they want buffers of their parameters'
+  // dtype.
+  std::vector<std::string> batch_norms = {};
 };
 // REQUIRES: `module` is owned by a std::shared_ptr; it must outlive the result.
 BRIGADE_API DdpModel describe_model(torch::nn::Module& module);
@@ -122,11 +127,11 @@ struct DdpLoggingData {
   int64_t parameter_bytes = 0;
   // Found in the last iteration measured; needs find_unused_parameters or static_graph.
   int64_t unused_parameter_bytes = 0;
-  std::vector<int64_t> initial_bucket_bytes;
+  std::vector<int64_t> initial_bucket_bytes = {};
   bool has_rebuilt_buckets = false;
   // Of now: after the first iteration in the order in which gradients arrive.
-  std::vector<int64_t> bucket_bytes;
-  std::vector<std::vector<std::string>> bucket_parameters;
+  std::vector<int64_t> bucket_bytes = {};
+  std::vector<std::vector<std::string>> bucket_parameters = {};
   std::chrono::nanoseconds forward_compute{0};
   std::chrono::nanoseconds backward_compute{0};
   std::chrono::nanoseconds backward_communication{0};
@@ -204,6 +209,9 @@ class BRIGADE_API DdpCore {
   // Collective over `group`: from now on gradients are averaged over it. Buckets are
   // rebuilt after the next iteration.
   void update_process_group(ProcessGroup group);
+  // Collective, between iterations. Rank 0's buffers replace those of the other ranks,
+  // except those that are ignored: every rank then evaluates the same model.
+  void sync_buffers();
   // backward() no longer synchronises; only reset() undoes it.
   void remove_autograd_hooks();
   // Ends what is under way, as a failed backward() may have left it, and drops gradients

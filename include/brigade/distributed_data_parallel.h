@@ -120,6 +120,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   void update_process_group(ProcessGroup group) {
     core_.update_process_group(std::move(group));
   }
+  void sync_buffers() { core_.sync_buffers(); }
   void remove_autograd_hooks() { core_.remove_autograd_hooks(); }
   void reset() { core_.reset(); }
   DdpLoggingData logging_data() const { return core_.logging_data(); }

@@ -60,8 +60,11 @@ class BRIGADE_API Bucket {
   // Replaces the buffer that buffer() and gradients() show by one of the same length, of
   // another dtype perhaps.
   void set_buffer(at::Tensor buffer);
-  // Views into the buffer, in the shapes of the parameters.
+  // Views into the buffer, in the shapes of the parameters. Complex gradients are pairs of
+  // reals in the buffer: their views have one dimension more, of two.
   std::vector<at::Tensor> gradients() const;
+  // The number of values of the gradient of parameters()[place] in the buffer.
+  int64_t length(size_t place) const;
   const std::vector<at::Tensor>& parameters() const;
   const std::vector<std::string>& names() const;
 
@@ -160,8 +163,8 @@ class BRIGADE_API Comm {
 // everything else is equal on all. A rank without any tensor, whose values all are its own,
 // leaves the keeping to others.
 struct HookState {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> values;
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> values = {};
 };
 inline constexpr const char* kErrorPrefix = "error.";
 inline constexpr const char* kOwnPrefix = "own.";
@@ -248,16 +251,16 @@ struct HookTraffic {
 };
 
 struct HookStats {
-  HookTraffic last_step;
-  HookTraffic total;
+  HookTraffic last_step = {};
+  HookTraffic total = {};
   // "flat", or, when the hook treats the ranks of a host as one, how they sit:
   // "2 hosts x 4 ranks" (HostLayout::text).
   std::string shape = "flat";
   // Since the hook was set, by the name of a part of the hook's work (CountScope); for
   // rules: by rule. Here reduce_seconds is the time that the part was under way, and
   // encode, decode and hidden seconds are 0.
-  std::map<std::string, HookTraffic> parts;
-  std::vector<std::string> history;  // Hook::history()
+  std::map<std::string, HookTraffic> parts = {};
+  std::vector<std::string> history = {};  // Hook::history()
 };
 
 }  // namespace brigade

@@ -19,7 +19,7 @@ enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, all = 3 };
 // One choice for every worker, and other choices for some local ranks.
 struct StreamChoice {
   Streams all = Streams::none;
-  std::map<int, Streams> by_local_rank;
+  std::map<int, Streams> by_local_rank = {};
 };
 
 // A job that goes on when workers die, see brigade/elastic.h. On one host.
@@ -50,27 +50,27 @@ struct LaunchOptions {
   // by this job's workers alone. Empty: BRIGADE_SECRET, which is the secret itself; without
   // both, everybody who reaches the master port can take part. Workers never see it. One
   // host needs none.
-  std::string secret_file;
+  std::string secret_file = {};
   // TORCHELASTIC_RUN_ID of the workers. Empty: made up.
-  std::string run_id;
+  std::string run_id = {};
   // Further variables of the workers.
-  std::map<std::string, std::string> environment;
+  std::map<std::string, std::string> environment = {};
   // How often all workers are started again after one has failed; in an elastic job how
   // many workers are replaced.
   int max_restarts = 0;
   // None: the first worker that fails ends the attempt.
-  std::optional<ElasticLaunch> elastic;
+  std::optional<ElasticLaunch> elastic = {};
 
   // -- Time limits --
 
   // Between SIGTERM and SIGKILL to workers that do not end. BRIGADE_GRACE (seconds, 0 to
   // 86400) changes the default of 5 s.
-  std::optional<std::chrono::milliseconds> grace;
+  std::optional<std::chrono::milliseconds> grace = {};
   // For the whole of one attempt; none: no limit.
-  std::optional<std::chrono::milliseconds> wall;
+  std::optional<std::chrono::milliseconds> wall = {};
   // For the launchers of several hosts to find each other, and for one of them to be
   // silent. BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
-  std::optional<std::chrono::milliseconds> rendezvous;
+  std::optional<std::chrono::milliseconds> rendezvous = {};
 
   // -- Output --
 
@@ -94,17 +94,17 @@ struct WorkerFailure {
   int rank = 0;
   int local_rank = 0;
   int attempt = 0;
-  std::string host;
+  std::string host = {};
   std::int64_t pid = 0;
   // Exactly one of the two is not 0.
   int exit_code = 0;
   int signal = 0;
   // From its error file; empty when it wrote none.
-  std::string message;
+  std::string message = {};
   // The last lines it wrote to stderr.
-  std::vector<std::string> last_lines;
+  std::vector<std::string> last_lines = {};
   // The folder of its logs; empty when it has none.
-  std::string log_path;
+  std::string log_path = {};
 };
 
 // A job that did not end well. The text is a report for people, of several lines.

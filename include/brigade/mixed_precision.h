@@ -21,12 +21,12 @@ namespace brigade {
 // pass for each forward pass: a graph that was retained finds the full-precision data.
 struct BRIGADE_API MixedPrecision {
   // Parameters, and the floating-point tensors among forward()'s arguments.
-  std::optional<at::ScalarType> param_dtype;
+  std::optional<at::ScalarType> param_dtype = {};
   // What a bucket is cast to for the hook, and so what travels; the result is cast back.
   // Not set: param_dtype. Gradients of sparse embeddings travel as they are.
-  std::optional<at::ScalarType> reduce_dtype;
+  std::optional<at::ScalarType> reduce_dtype = {};
   // Buffers, from forward() to the end of backward().
-  std::optional<at::ScalarType> buffer_dtype;
+  std::optional<at::ScalarType> buffer_dtype = {};
 
   // "param bf16, reduce bf16"
   std::string describe() const;

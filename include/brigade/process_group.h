@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/export.h"
@@ -20,6 +21,9 @@ class Store;
 
 namespace brigade {
 
+// How all_reduce and reduce_scatter put values together. mean: floating point only.
+enum class Reduce { sum, mean, min, max, product };
+
 struct ProcessGroupOptions {
   // "gloo", "nccl", or "auto": nccl where this program can use CUDA and NCCL, gloo
   // elsewhere.
@@ -29,18 +33,18 @@ struct ProcessGroupOptions {
   // variables.
   std::string init_method = "env://";
   // What is set here wins over the environment.
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
   // How long anything may take that waits for other ranks: rendezvous, a barrier, one
   // collective. BRIGADE_TIMEOUT (seconds) changes the default.
-  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<std::chrono::milliseconds> timeout = {};
   // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when
   // all ranks are on one host, else the one that reaches the master.
-  std::string interface;
+  std::string interface = {};
   // The number of this rank's host. Ranks share a host if they have the same number, or
   // none, and can talk over loopback. None: what the launcher says (GROUP_RANK,
   // SLURM_NODEID).
-  std::optional<int> node;
+  std::optional<int> node = {};
 };
 
 // How the ranks of a group sit on hosts. Hosts are numbered in the order of their first
@@ -123,11 +127,48 @@ class BRIGADE_API ProcessGroup {
   // last line of the error, and says what to do.
   void agree_on(const std::string& what, const std::string& mine,
                 const std::string& remedy) const;
-  // Collective. In place; `tensor` must be contiguous (ConfigError). Blocks until it is
-  // done, with NCCL the current stream only. Throws TimeoutError when the others do not
-  // take part in time.
-  void all_reduce(at::Tensor tensor) const;  // sum
+  // ---- tensors: collective, unless it says otherwise. Tensors must be contiguous
+  // (ConfigError), of the same shape and dtype on all ranks, and, with NCCL, on the rank's
+  // device. Each blocks until it is done, with NCCL the current stream only, and throws
+  // TimeoutError when the others do not take part in time.
+
+  // In place.
+  void all_reduce(at::Tensor tensor, Reduce how = Reduce::sum) const;
   void broadcast(at::Tensor tensor, int root = 0) const;
+  // Every rank's tensor, by rank.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
+  // The same on rank `root`; nothing on the others.
+  std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
+  // Cuts the first dimension into as many parts as there are ranks, which must divide it,
+  // and gives the reduction of all ranks' part number rank().
+  at::Tensor reduce_scatter(const at::Tensor& tensor, Reduce how = Reduce::sum) const;
+  // Not collective: rank `to` receives what this rank sends, in order.
+  void send(const at::Tensor& tensor, int to) const;
+  void receive(at::Tensor tensor, int from) const;
+
+  // ---- numbers: collective; for losses, metrics and decisions. Every rank gets the
+  // result.
+  double sum(double value) const;
+  double mean(double value) const;
+  double min(double value) const;
+  double max(double value) const;
+  // Of a tensor with one element, such as a loss.
+  double mean(const at::Tensor& value) const;
+  // Several at once: one message in place of many.
+  std::vector<double> sum(std::vector<double> values) const;
+  std::vector<double> mean(std::vector<double> values) const;
+  // Whether one rank, or every rank, says so: if (group.any(stop)) break;
+  bool any(bool mine) const;
+  bool all(bool mine) const;
+
+  // ---- rank 0 alone: nobody waits.
+  // group.rank0([&] { torch::save(net, "net.pt"); });
+  template <class Body>
+  void rank0(Body&& body) const {
+    if (rank() == 0) std::forward<Body>(body)();
+  }
+  // printf on rank 0, and what it printed is seen at once.
+  [[gnu::format(printf, 2, 3)]] void print(const char* format, ...) const;
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
   const c10::intrusive_ptr<c10d::Store>& store() const;  // this group's own prefix

@@ -21,8 +21,8 @@ class BRIGADE_API CheckpointError : public Error {
 };
 
 struct SafetensorsFile {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> metadata = {};
 };
 
 enum class Checksums : std::uint8_t {

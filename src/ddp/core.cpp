@@ -97,6 +97,20 @@ std::vector<std::string> trained_names(const DdpModel& model, const DdpOptions& 
   return names;
 }
 
+// CUDA's kernels take statistics of float's precision beside halves.
+void check_batch_norms(const DdpModel& model, const MixedPrecision& dtypes) {
+  const bool halves =
+      dtypes.param_dtype == at::kHalf || dtypes.param_dtype == at::kBFloat16;
+  const bool on_cpu = std::ranges::any_of(model.parameters, [](const DdpParameter& each) {
+    return each.tensor.defined() && each.tensor.is_cpu();
+  });
+  if (model.batch_norms.empty() || !halves || dtypes.buffer_dtype || !on_cpu) return;
+  throw ConfigError(c10::str("mixed_precision: '", model.batch_norms.front(),
+                             "' normalizes batches: LibTorch wants its "
+                             "running statistics in the dtype of its parameters, ",
+                             *dtypes.param_dtype, "; set buffer_dtype to that too"));
+}
+
 // Why this rank cannot train its model; empty: it can.
 std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   reducer_options(options);
@@ -105,6 +119,7 @@ std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
     return "check_replicas_every is " + std::to_string(options.check_replicas_every) +
            ", but must be a number of passes, or 0 for never";
   }
+  if (options.mixed_precision) check_batch_norms(model, *options.mixed_precision);
   check_ignored_names(model, options.parameters_to_ignore);
   bucket_indices(options, trained_names(model, options));
   const auto& parameters = model.parameters;
@@ -368,6 +383,11 @@ void DdpCore::update_process_group(ProcessGroup group) {
   if (!state_->hook || state_->hook_group) return;
   state_->make_engine();
   state_->make_reducer();
+}
+
+void DdpCore::sync_buffers() {
+  state_->restore_full_precision();
+  if (state_->model.buffers) state_->broadcast_buffers(0);
 }
 
 void DdpCore::remove_autograd_hooks() {

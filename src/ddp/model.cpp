@@ -1,4 +1,5 @@
 #include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/optimizer.h>
 
@@ -15,6 +16,17 @@ bool makes_sparse_gradients(torch::nn::Module& module) {
   }
   if (auto* bag = module.as<torch::nn::EmbeddingBagImpl>()) return bag->options.sparse();
   return false;
+}
+
+template <class Impl>
+bool tracks(torch::nn::Module& module) {
+  const auto* norm = module.as<Impl>();
+  return norm && norm->running_mean.defined();
+}
+bool is_batch_norm(torch::nn::Module& module) {
+  return tracks<torch::nn::BatchNorm1dImpl>(module) ||
+         tracks<torch::nn::BatchNorm2dImpl>(module) ||
+         tracks<torch::nn::BatchNorm3dImpl>(module);
 }
 
 std::string dotted(const std::string& module, const std::string& name) {
@@ -41,6 +53,7 @@ DdpModel describe_model(torch::nn::Module& module) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& child : module.named_modules()) {
     const bool sparse = makes_sparse_gradients(*child.value());
+    if (is_batch_norm(*child.value())) model.batch_norms.push_back(child.key());
     for (const auto& item : child.value()->named_parameters(/*recurse=*/false)) {
       if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
       model.parameters.push_back({dotted(child.key(), item.key()), item.value(), sparse});

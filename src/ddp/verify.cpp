@@ -39,6 +39,8 @@ Lines describe(const DdpModel& model, const DdpOptions& options) {
   option("init_sync", options.init_sync);
   option("skip_all_reduce_unused_params", options.skip_all_reduce_unused_params);
   option("check_replicas_every", options.check_replicas_every);
+  option("gradient_as_bucket_view", options.gradient_as_bucket_view);
+  option("parameters_to_ignore", c10::Join(" ", options.parameters_to_ignore));
   return lines;
 }
 

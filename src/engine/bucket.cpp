@@ -15,6 +15,10 @@ struct Bucket::State {
 
 namespace {
 
+int64_t length_of(const at::Tensor& parameter) {
+  return parameter.numel() * (parameter.is_complex() ? 2 : 1);
+}
+
 c10d::GradBucket side_by_side(at::Tensor buffer,
                               const std::vector<at::Tensor>& parameters) {
   std::vector<size_t> offsets, lengths;
@@ -22,7 +26,7 @@ c10d::GradBucket side_by_side(at::Tensor buffer,
   size_t end = 0;
   for (const at::Tensor& parameter : parameters) {
     offsets.push_back(end);
-    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    lengths.push_back(static_cast<size_t>(length_of(parameter)));
     sizes.push_back(parameter.sizes());  // of a tensor that the bucket keeps
     end += lengths.back();
   }
@@ -60,6 +64,10 @@ const at::Tensor& Bucket::buffer() const { return state_->bucket.getBuffer(); }
 const std::vector<at::Tensor>& Bucket::parameters() const { return state_->parameters; }
 const std::vector<std::string>& Bucket::names() const { return state_->names; }
 
+int64_t Bucket::length(size_t place) const {
+  return length_of(state_->parameters.at(place));
+}
+
 // The Reducer keeps complex gradients as pairs of reals, and its own views of them are
 // wrong: they are as long as if the values were complex.
 std::vector<at::Tensor> Bucket::gradients() const {
@@ -70,11 +78,8 @@ std::vector<at::Tensor> Bucket::gradients() const {
   int64_t begin = 0;
   for (const at::Tensor& parameter : state_->parameters) {
     std::vector<int64_t> sizes = parameter.sizes().vec();
-    int64_t length = parameter.numel();
-    if (parameter.is_complex()) {
-      sizes.push_back(2);
-      length *= 2;
-    }
+    if (parameter.is_complex()) sizes.push_back(2);
+    const int64_t length = length_of(parameter);
     gradients.push_back(buffer().narrow(0, begin, length).view(sizes));
     begin += length;
   }

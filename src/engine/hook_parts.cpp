@@ -12,8 +12,7 @@ namespace {
 // Where the gradients of `places` begin in whole's buffer, if they lie side by side.
 int64_t begin_of(const Bucket& whole, const std::vector<size_t>& places) {
   int64_t begin = 0;
-  for (size_t place = 0; place < places.front(); ++place)
-    begin += whole.parameters()[place].numel();
+  for (size_t place = 0; place < places.front(); ++place) begin += whole.length(place);
   return begin;
 }
 
@@ -58,7 +57,7 @@ bool BucketPart::is_view(const std::vector<size_t>& places) {
 
 int64_t BucketPart::elements(const Bucket& whole, const std::vector<size_t>& places) {
   int64_t elements = 0;
-  for (const size_t place : places) elements += whole.parameters()[place].numel();
+  for (const size_t place : places) elements += whole.length(place);
   return elements;
 }
 

@@ -1,39 +1,8 @@
 #include "brigade/process_group.h"
 
-#include <ATen/core/Tensor.h>
-
-#include "base/exception_text.h"
-#include "brigade/error.h"
 #include "group/process_group_state.h"
 
 namespace brigade {
-namespace {
-
-// Gloo reads strided tensors as if they were contiguous, and expanded ones out of bounds.
-void check_tensor(const char* what, const at::Tensor& tensor) {
-  if (!tensor.defined()) throw ConfigError(std::string(what) + ": the tensor is undefined");
-  if (!tensor.is_sparse() && !tensor.is_contiguous()) {
-    throw ConfigError(c10::str(what, ": a tensor of sizes ", tensor.sizes(),
-                               " and strides ", tensor.strides(),
-                               "; expected a contiguous one"));
-  }
-}
-
-template <class Start>
-void run(const char* what, ProcessGroup::State& state, Start start) {
-  try {
-    start()->wait();
-  } catch (const std::exception& error) {
-    const std::string cause = base::cause_of(error);
-    const std::string text = std::string(what) + " on rank " +
-                             std::to_string(state.world_ranks[state.rank]) + ": " + cause;
-    if (cause.find("imed out") != std::string::npos) throw TimeoutError(text);
-    throw Error(text);
-  }
-}
-
-}  // namespace
-
 ProcessGroup::State::~State() {
   if (backend != "nccl" || wrapped || !group) return;
   try {
@@ -68,24 +37,6 @@ std::vector<std::string> ProcessGroup::gather_texts(const std::string& what,
 
 void ProcessGroup::barrier(std::optional<std::chrono::milliseconds> timeout) const {
   group::gather_texts(*state_, "barrier", "", timeout.value_or(state_->timeout));
-}
-
-void ProcessGroup::all_reduce(at::Tensor tensor) const {
-  check_tensor("all_reduce", tensor);
-  std::vector<at::Tensor> tensors{std::move(tensor)};
-  run("all_reduce", *state_, [&] { return state_->group->allreduce(tensors); });
-}
-
-void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
-  check_tensor("broadcast", tensor);
-  if (root < 0 || root >= state_->size) {
-    throw ConfigError("broadcast: root=" + std::to_string(root) +
-                      ": expected a rank from 0 to " + std::to_string(state_->size - 1));
-  }
-  std::vector<at::Tensor> tensors{std::move(tensor)};
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  run("broadcast", *state_, [&] { return state_->group->broadcast(tensors, options); });
 }
 
 }  // namespace brigade

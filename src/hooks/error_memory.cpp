@@ -6,14 +6,6 @@
 #include "hooks/stream_use.h"
 
 namespace brigade {
-namespace {
-
-// In the bucket, where a complex value is two numbers.
-int64_t length_of(const at::Tensor& parameter) {
-  return parameter.numel() * (parameter.is_complex() ? 2 : 1);
-}
-
-}  // namespace
 
 at::Tensor ErrorMemory::of(const Bucket& bucket) {
   at::Tensor& flat = flat_[bucket.names().front()];
@@ -49,7 +41,7 @@ bool ErrorMemory::fits(const Bucket& bucket, const at::Tensor& flat) const {
         found->second.storage_offset() - flat.storage_offset() != begin) {
       return false;
     }
-    begin += length_of(bucket.parameters()[index]);
+    begin += bucket.length(index);
   }
   return begin == flat.numel();
 }
@@ -60,7 +52,7 @@ at::Tensor ErrorMemory::assemble(const Bucket& bucket) {
                         .zero_();
   int64_t begin = 0;
   for (size_t index = 0; index < bucket.names().size(); ++index) {
-    at::Tensor view = flat.narrow(0, begin, length_of(bucket.parameters()[index]));
+    at::Tensor view = flat.narrow(0, begin, bucket.length(index));
     begin += view.numel();
     at::Tensor& error = errors_[bucket.names()[index]];
     use_on_current_stream(error);

@@ -74,6 +74,7 @@ TEST(Construction, OptionsThatDifferAreAnErrorOnEveryRank) {
   check({.static_graph = true}, "static_graph");
   check({.bucket_cap_mb = 3}, "bucket_cap_mb");
   check({.parameters_to_ignore = {"0.weight"}}, "'0.bias'");
+  check({.gradient_as_bucket_view = true}, "gradient_as_bucket_view");
 }
 
 TEST(Construction, AModelWithNothingToTrainIsRefusedAndTheOtherRanksHearOfIt) {

@@ -12,8 +12,8 @@ namespace brigade {
 struct Rule {
   // Of names of parameters, as in "encoder.*.bias": '*' stands for any text, also with
   // dots and also empty, '?' for one character.
-  std::string pattern;
-  std::shared_ptr<Hook> hook;
+  std::string pattern = {};
+  std::shared_ptr<Hook> hook = {};
 };
 
 // The first rule that fits a parameter's name decides. Inside a bucket each hook gets its

@@ -97,7 +97,7 @@ struct AveragingLevel {
 struct HierarchicalModelAveragerOptions {
   // Periods ascend; group sizes do not descend, divide the number of ranks, and the last is
   // that number.
-  std::vector<AveragingLevel> levels;
+  std::vector<AveragingLevel> levels = {};
   // Steps before the first mean; 0 or more.
   int64_t warmup_steps = 0;
 };

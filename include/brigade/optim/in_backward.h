@@ -19,10 +19,10 @@ namespace brigade::optim {
 
 struct StepOptions {
   // > 0. Every element of a reduced gradient is clamped to [-value, value] before the step.
-  std::optional<double> clip_grad_value;
+  std::optional<double> clip_grad_value = {};
   // Refused with ConfigError: the norm of all gradients is known only when the last one is
   // here, and by then the first parameters have stepped.
-  std::optional<double> clip_grad_norm;
+  std::optional<double> clip_grad_norm = {};
 };
 
 namespace detail {

@@ -29,15 +29,16 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 // dot and the slot's name: "layer.weight.exp_avg". The values are the number of steps of
 // each parameter, and the options.
 struct OptimizerState {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> values;
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> values = {};
 };
 
 // What an optimizer keeps for one parameter.
 struct Slots {
-  at::Tensor parameter;
+  at::Tensor parameter = {};
   int64_t step = 0;
-  std::vector<at::Tensor> tensors;  // by the optimizer's slot names; undefined until used
+  std::vector<at::Tensor> tensors =
+      {};  // by the optimizer's slot names; undefined until used
 
   // The tensor of that number, made with `fill` in every element if it is not there yet.
   at::Tensor& tensor(size_t index, double fill = 0);

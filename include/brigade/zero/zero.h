@@ -82,7 +82,7 @@ class BRIGADE_API ShardFactory {
 
 // Parameters that step alike. Names must differ in all groups together.
 struct ZeroGroup {
-  NamedParameters parameters;
+  NamedParameters parameters = {};
   ShardFactory optimizer;
 };
 

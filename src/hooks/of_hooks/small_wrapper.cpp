@@ -16,8 +16,9 @@ class SmallGradients {
     if (bucket.buffer().is_sparse()) return;
     int64_t begin = 0;
     all_ = true;
-    for (const at::Tensor& parameter : bucket.parameters()) {
-      const int64_t length = parameter.numel();
+    for (size_t place = 0; place < bucket.parameters().size(); ++place) {
+      const at::Tensor& parameter = bucket.parameters()[place];
+      const int64_t length = bucket.length(place);
       if (parameter.dim() < 2 || length < below) {
         runs_.emplace_back(begin, length);
       } else {
