@@ -23,7 +23,7 @@ _check_torch()
 
 import atexit as _atexit  # noqa: E402
 import importlib as _importlib  # noqa: E402
-from typing import Any as _Any  # noqa: E402
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any  # noqa: E402
 
 from ._native import (  # noqa: E402
     CheckpointError,
@@ -40,7 +40,6 @@ from ._native import (  # noqa: E402
 )
 from . import (  # noqa: E402
     averagers,
-    ddp_zero_hook,
     debugging_hooks,
     default_hooks,
     mixed_precision_hooks,
@@ -63,7 +62,7 @@ from ._setting import (  # noqa: E402
 from ._types import DDPCommHookType, register_ddp_comm_hook  # noqa: E402
 from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save_safetensors  # noqa: E402
 from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
-from .zero import ZeroInBackward, ZeroRedundancyOptimizer, apply_zero_in_backward  # noqa: E402
+from .zero import ZeroInBackward, apply_zero_in_backward  # noqa: E402
 
 # The names that torch's package has for its modules.
 debugging, default, optimizer_overlap = debugging_hooks, default_hooks, optimizer_overlap_hooks
@@ -72,10 +71,19 @@ powerSGD, quantization = powerSGD_hook, quantization_hooks
 _atexit.register(_close_all)
 
 
+if _TYPE_CHECKING:
+    from . import ddp_zero_hook, fsdp
+    from .zero_optimizer import ZeroRedundancyOptimizer
+
+
 def __getattr__(name: str) -> _Any:
-    if name == "fsdp":  # torch's part of it takes a while to import
-        return _importlib.import_module(".fsdp", __name__)
+    # The parts of torch that these stand on take seconds to import.
+    if name in ("ddp_zero_hook", "fsdp"):
+        return _importlib.import_module("." + name, __name__)
+    if name == "ZeroRedundancyOptimizer":
+        return _importlib.import_module(".zero_optimizer", __name__).ZeroRedundancyOptimizer
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
 
 __all__ = [
     "CheckpointError",

@@ -7,17 +7,20 @@ who had one, and optimizers in the backward pass, which leave none, work.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging import averagers as _torchs
+from torch.distributed.algorithms.model_averaging.utils import get_params_to_average
 
 from . import _native
 from ._calling import group_or_default
 
-__all__ = ["HierarchicalModelAverager", "ModelAverager", "PeriodicModelAverager", "average_parameters"]
+__all__ = ["HierarchicalModelAverager", "ModelAverager", "PeriodicModelAverager", "average_parameters",
+           "average_parameters_or_parameter_groups", "get_params_to_average"]
 
 
 def _tensors(params: Iterable[Any]) -> list[torch.Tensor]:
@@ -39,6 +42,15 @@ def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup |
     if not tensors:
         return 0
     return _native.average_parameters(tensors, group_or_default(process_group), tensors[0].device.type)
+
+
+def average_parameters_or_parameter_groups(params: Iterable[Any], process_group: dist.ProcessGroup | None = None) -> None:
+    """As torch's of this name: the mean of those parameters that have a gradient, of a model's or of an optimizer's groups.
+
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> average_parameters_or_parameter_groups(torch.optim.SGD(layer.parameters()).param_groups)
+    """
+    average_parameters(get_params_to_average(params), process_group)
 
 
 class ModelAverager(_torchs.ModelAverager):
@@ -120,6 +132,17 @@ class HierarchicalModelAverager(ModelAverager):
             raise _native.ConfigError("HierarchicalModelAverager: period_group_size_dict is empty, but must have at least one "
                                       f"period: {{16: {dist.get_world_size(self.process_group)}}}")
         self.period_group_size_dict = dict(period_group_size_dict)
+        self._groups: OrderedDict[int, dist.ProcessGroup] | None = None
+
+    @property
+    def period_process_group_dict(self) -> OrderedDict[int, dist.ProcessGroup]:
+        """By period, the group of torch.distributed that meets then. Collective when it is read for the first time."""
+        if self._groups is None:
+            self._groups = OrderedDict()
+            for period, size in self.period_group_size_dict.items():
+                whole = size == dist.get_world_size(self.process_group)
+                self._groups[period] = self.process_group if whole else dist.new_subgroups(size, group=self.process_group)[0]
+        return self._groups
 
     def _make(self, device: str) -> _native.ModelAverager:
         return _native.hierarchical_averager(self.process_group, device, list(self.period_group_size_dict.items()),

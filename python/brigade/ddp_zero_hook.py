@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import CommHook, NativeHook, call, check_model, native_hook
-from .zero import ZeroRedundancyOptimizer, native_zero
+from .zero_optimizer import ZeroRedundancyOptimizer, native_zero
 
 __all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"]
 

@@ -7,7 +7,7 @@ Options have torch.optim's names and defaults. ``step_param(parameter, gradient)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -16,8 +16,21 @@ from . import _native
 from ._calling import CommHook, check_model, drop_gradients, group_of_hook, install, native_of
 from ._native import Optimizer
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "RMSprop", "Rprop",
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "PostLocalSGDOptimizer", "RMSprop", "Rprop",
            "apply_optimizer_in_backward", "load_state_dict", "make_optimizer", "state_dict"]
+
+if TYPE_CHECKING:
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+
+def __getattr__(name: str) -> Any:
+    # torch's own, under the names that its users know; they take seconds to import.
+    if name in ("PostLocalSGDOptimizer", "_apply_optimizer_in_backward", "_get_in_backward_optimizers"):
+        import torch.distributed.optim as torchs
+
+        return getattr(torchs, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
 
 # Options that torch has as pairs.
 _PAIRS = {"betas": ("beta1", "beta2"), "etas": ("eta_minus", "eta_plus"), "step_sizes": ("step_min", "step_max")}

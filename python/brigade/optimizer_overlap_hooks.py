@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks import _OptimInBackwardHookState as _OptimInBackwardHookState
 
 from . import _native, default_hooks
 from ._calling import CommHook, NativeHook, call, group_or_default, native_hook
@@ -26,11 +27,19 @@ class OptimizerHookState:
     """
 
     def __init__(self, functional_optim: Any, params: Iterable[torch.Tensor] | None = None) -> None:
-        if not hasattr(functional_optim, "step_param"):
-            raise ValueError(f"{type(functional_optim)} has no step_param(parameter, gradient): "
-                             "brigade.optim has optimizers that do")
         self.functional_optimizer = functional_optim
-        self.params_to_optimize = None if params is None else set(params)
+        self.params_to_optimize: set[torch.Tensor] | None = None
+        self._check_valid_functional_optim()
+        self._set_params_to_optimize(params)
+
+    def _check_valid_functional_optim(self) -> None:
+        if not hasattr(self.functional_optimizer, "step_param"):
+            raise ValueError(f"{type(self.functional_optimizer)} has no step_param(parameter, gradient): "
+                             "brigade.optim has optimizers that do")
+
+    def _set_params_to_optimize(self, params: Iterable[torch.Tensor] | None) -> None:
+        if params is not None:
+            self.params_to_optimize = set(params)
 
 
 def hook_then_optimizer(hook: CommHook, optimizer_state: OptimizerHookState) -> CommHook:

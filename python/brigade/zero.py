@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.optim import ZeroRedundancyOptimizer as _TorchZero
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import check_model, drop_gradients, group_or_default, install
 from .optim import spec_of
 
+if TYPE_CHECKING:
+    from .zero_optimizer import ZeroRedundancyOptimizer
+
 __all__ = ["ZeroInBackward", "ZeroRedundancyOptimizer", "apply_zero_in_backward"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ZeroRedundancyOptimizer":  # torch's, which it stands on, takes seconds to import
+        from .zero_optimizer import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 class _Consolidating:
@@ -49,174 +58,6 @@ class _Consolidating:
     def state_bytes(self) -> int:
         """Of the state that this rank keeps."""
         return self.native.state_bytes
-
-
-# Options of torch's that say how to compute, not what.
-_WAYS = ("foreach", "fused", "capturable", "differentiable")
-_CLASSES = {each.__name__.lower(): each for each in (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adadelta,
-    torch.optim.Adamax, torch.optim.Rprop)}
-
-
-def _torch_class(kind: Any) -> Any:
-    """The class of torch.optim that a name or a function of :mod:`brigade.optim` stands for; a class stands for itself."""
-    if isinstance(kind, type):
-        if issubclass(kind, torch.optim.LBFGS):
-            raise _native.ConfigError("ZeroRedundancyOptimizer: lbfgs looks at all parameters at once; use one that steps each by "
-                                      "itself, such as Adam")
-        return kind
-    name = kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind))
-    if name.lower() not in _CLASSES:
-        raise _native.ConfigError(f"ZeroRedundancyOptimizer: no optimizer named '{name}'; known: {', '.join(_CLASSES)}")
-    return _CLASSES[name.lower()]
-
-
-def _without_names(params: Any) -> Any:
-    """(name, tensor) pairs as tensors, in groups too; anything else as it is."""
-    if isinstance(params, (torch.Tensor, str)) or not isinstance(params, Iterable):
-        return params
-
-    def plain(each: Any) -> Any:
-        if isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], torch.Tensor):
-            return each[1]
-        if isinstance(each, Mapping) and "params" in each:
-            return {**each, "params": _without_names(each["params"])}
-        return each
-
-    return [plain(each) for each in params]
-
-
-class _RatedGroup(dict[str, Any]):
-    """A parameter group whose learning rate reaches the native optimizer as soon as it is set."""
-
-    native: _native.ZeroRedundancyOptimizer
-    place: int
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        if key == "lr":
-            self.native.set_lr(self.place, float(value))
-
-
-def _described(zero: _TorchZero, place: int, kind: Any) -> tuple[list[tuple[str, torch.Tensor]], str]:
-    """A group as native code takes it: parameters by their number among all, and the optimizer with its options."""
-    before = sum(len(group["params"]) for group in zero.param_groups[:place])
-    group = zero.param_groups[place]
-    options = {key: value for key, value in group.items() if key in zero.defaults and key not in _WAYS}
-    return [(str(before + number), each) for number, each in enumerate(group["params"])], spec_of(kind, options)
-
-
-def _rate_by(zero: _TorchZero, place: int, native: _native.ZeroRedundancyOptimizer) -> None:
-    rated = _RatedGroup(zero.param_groups[place])
-    rated.native, rated.place = native, place
-    zero.param_groups[place] = rated
-
-
-def native_zero(zero: _TorchZero, kind: Any, views: bool = False) -> _native.ZeroRedundancyOptimizer:
-    """Collective. A native optimizer for the groups of one of torch's, which from then on sets its learning rates."""
-    places = range(len(zero.param_groups))
-    device = str(zero.param_groups[0]["params"][0].device)
-    native = _native.ZeroRedundancyOptimizer(zero.process_group, device, [_described(zero, each, kind) for each in places], views)
-    for place in places:
-        _rate_by(zero, place, native)
-    return native
-
-
-class ZeroRedundancyOptimizer(_TorchZero):
-    """torch.distributed.optim.ZeroRedundancyOptimizer, with all that it has: each rank keeps the optimizer's state of its share
-    of the parameters, steps that share, and hands the new values to the others.
-
-    With ``overlap_with_ddp`` the steps are native, in the backward pass, by the hooks of :mod:`brigade.ddp_zero_hook`: on Gloo
-    too, from the first iteration on, and with any number of parameter groups.
-
-    Args:
-        params: tensors, (name, tensor) pairs as ``named_parameters()`` gives them, or dictionaries of "params" and options.
-        optimizer_class: an optimizer class, or the name of one of torch.optim ("adam").
-        process_group: the group; none: the default one.
-        parameters_as_bucket_view: parameters become views into what is sent, which saves copies.
-        overlap_with_ddp: step in the backward pass: give this object to :mod:`brigade.ddp_zero_hook`. Then ``step()`` does nothing.
-        defaults: the optimizer's options, as torch names them.
-
-    >>> from torch.nn.parallel import DistributedDataParallel
-    >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    >>> optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
-    >>> schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    >>> model(torch.ones(1, 4)).sum().backward()
-    >>> optimizer.step()
-    """
-
-    def __init__(self, params: Any, optimizer_class: Any, process_group: dist.ProcessGroup | None = None,
-                 parameters_as_bucket_view: bool = False, overlap_with_ddp: bool = False, **defaults: Any) -> None:
-        chosen = _torch_class(optimizer_class)
-        self.overlap_with_ddp = overlap_with_ddp
-        self._whole: dict[str, Any] | None = None
-        super().__init__(_without_names(params), chosen, group_or_default(process_group),
-                         parameters_as_bucket_view and not overlap_with_ddp, False, **defaults)
-        self.native: _native.ZeroRedundancyOptimizer | None = None
-        if overlap_with_ddp:
-            self.native = native_zero(self, chosen, parameters_as_bucket_view)
-
-    def _verify_same_dense_param_type(self) -> None:
-        if not self.overlap_with_ddp:  # native code takes them as they are
-            super()._verify_same_dense_param_type()
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        return [each for group in self.param_groups for each in group["params"]]
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Collective with `overlap_with_ddp`. What there is stays with its owners."""
-        super().add_param_group(_without_names([param_group])[0])
-        native = getattr(self, "native", None)
-        if native is not None:
-            place = len(self.param_groups) - 1
-            native.add_group(*_described(self, place, self._optim_constructor))
-            _rate_by(self, place, native)
-
-    def step(self, closure: Any = None, **kwargs: Any) -> Any:
-        """Collective: this rank's share steps, then every rank has everyone's. With `overlap_with_ddp` it is done already."""
-        if self.native is None:
-            return super().step(closure, **kwargs)
-        if closure is None:
-            return None
-        with torch.enable_grad():
-            return closure()
-
-    def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""
-        if self.native is None:
-            return super().consolidate_state_dict(to)
-        tensors, values = self.native.consolidate(to)
-        self._whole = {"tensors": tensors, "values": values} if self.rank == to else None
-
-    def state_dict(self) -> dict[str, Any]:
-        """What :meth:`consolidate_state_dict` brought to this rank: in torch's form, or, with `overlap_with_ddp`, tensors and
-        values by name."""
-        if self.native is not None and self._whole is not None:
-            return self._whole
-        if self.native is not None or not self._all_state_dicts:
-            raise _native.Error("Optimizer state has not been consolidated on this rank: all ranks call "
-                                f"consolidate_state_dict(to={self.rank}) first")
-        return super().state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """A consolidated state, of any number of ranks, the same on all ranks."""
-        if self.native is None:
-            super().load_state_dict(copy.deepcopy(state_dict))  # torch's shares its tensors, and empties the dictionary
-        else:
-            self.native.load_whole(dict(state_dict["tensors"]), dict(state_dict["values"]))
-
-    def set_lr(self, lr: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = lr
-
-    @property
-    def state_bytes(self) -> int:
-        """Of the state that this rank keeps, without counters."""
-        if self.native is not None:
-            return self.native.state_bytes
-        return sum(each.nbytes for state in self.optim.state.values() for each in state.values()
-                   if isinstance(each, torch.Tensor) and each.dim() > 0)
 
 
 class ZeroInBackward(_Consolidating):

@@ -139,3 +139,31 @@ def test_options_of_power_sgd_may_be_set_until_it_is_used():
     with pytest.raises(AttributeError, match="is fixed once the hook has been used"):
         state.warm_start = False
     assert brigade.powerSGD_hook.logger.name.startswith("torch.distributed.")
+
+
+def groups_by_period():
+    import torch
+    import torch.distributed as dist
+
+    averager = averagers.HierarchicalModelAverager({2: 1, 4: 2})
+    groups = averager.period_process_group_dict
+    assert [dist.get_world_size(group) for group in groups.values()] == [1, 2] and list(groups) == [2, 4]
+    with_gradient = torch.nn.Parameter(torch.full((2,), float(dist.get_rank())))
+    without = torch.nn.Parameter(torch.full((2,), float(dist.get_rank())))
+    with_gradient.grad = torch.zeros(2)
+    averagers.average_parameters_or_parameter_groups([{"params": [with_gradient, without]}])
+    assert with_gradient.tolist() == [0.5, 0.5] and without[0].item() == dist.get_rank()
+
+
+def test_helpers_have_torchs_names(ranks):
+    ranks(2, groups_by_period)
+    overlap = brigade.optimizer_overlap_hooks
+    assert overlap._OptimInBackwardHookState is importlib.import_module(
+        "torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks")._OptimInBackwardHookState
+    state = overlap._OptimizerHookState(brigade.optim.SGD(lr=0.1))
+    state._check_valid_functional_optim()
+    state._set_params_to_optimize([])
+    assert state.params_to_optimize == set()
+    theirs = importlib.import_module("torch.distributed.optim")
+    for name in ("PostLocalSGDOptimizer", "_apply_optimizer_in_backward", "_get_in_backward_optimizers"):
+        assert getattr(brigade.optim, name) is getattr(theirs, name)
