@@ -75,6 +75,14 @@ TEST(SyncBatchNorm, EqualsOneProcessOnTheJoinedBatch) {
   }
 }
 
+// A page shows it.
+torch::nn::Sequential normalized_over_all_ranks(const ProcessGroup& group) {
+  torch::nn::Sequential net(torch::nn::Linear(6, 16), torch::nn::BatchNorm1d(16),
+                            torch::nn::Linear(16, 3));
+  convert_sync_batchnorm(*net, group);  // before the model is wrapped
+  return net;
+}
+
 struct FixedImpl : nn::Module {
   nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(3));
 };
@@ -82,6 +90,7 @@ TORCH_MODULE(Fixed);
 
 TEST(SyncBatchNorm, AMemberThatCannotBeReplacedIsNamed) {
   run_ranks(1, [](ProcessGroup group) {
+    EXPECT_TRUE(normalized_over_all_ranks(group)->ptr(1)->as<SyncBatchNorm>());
     nn::ModuleList list(nn::BatchNorm1d(2), Fixed());
     expect_contains(thrown_text<ConfigError>([&] { convert_sync_batchnorm(*list, group); }),
                     "'1.norm' is a member of a module of another class");

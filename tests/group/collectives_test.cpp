@@ -104,6 +104,16 @@ void expect_rank0_alone(const ProcessGroup& group) {
   EXPECT_EQ(printed, group.rank() == 0 ? "epoch 3: 0.25\n" : "");
 }
 
+// A page shows it.
+bool end_epoch(const ProcessGroup& group, int epoch, const at::Tensor& loss, double right,
+               double seen, bool stop) {
+  const double mean_loss = group.mean(loss);
+  const std::vector<double> counts = group.sum({right, seen});  // several at once
+  group.print("epoch %d: loss %.4f, %.1f %% right\n", epoch, mean_loss,
+              100 * counts[0] / counts[1]);  // rank 0 only
+  return group.any(stop);                    // all stop, or none
+}
+
 TEST_P(GroupCollectives, ReduceGatherSendAndCountOverAllRanks) {
   testing::run_ranks(GetParam(), [](ProcessGroup group) {
     expect_reductions(group);
@@ -111,6 +121,8 @@ TEST_P(GroupCollectives, ReduceGatherSendAndCountOverAllRanks) {
     expect_sent_round(group);
     expect_numbers(group);
     expect_rank0_alone(group);
+    const bool stop = group.rank() == 0;
+    EXPECT_TRUE(end_epoch(group, 1, at::scalar_tensor(0.5), 3, 4, stop));
   });
 }
 

@@ -31,6 +31,12 @@ TEST(Schedule, WarmUpRisesToWhatFollows) {
   expect_rates(warm_up(3, step_decay(0.4, 1, 0.5)), {0.1, 0.2, 0.3, 0.4, 0.2, 0.1});
 }
 
+// A page shows it.
+void set_rate(torch::optim::Optimizer& optimizer, int64_t step) {
+  const Schedule rate = warm_up(500, cosine(0.1, 20'000));
+  rate.apply(optimizer, step);  // before each step
+}
+
 TEST(Schedule, IsAppliedToTorchsOptimizersAndOurs) {
   // No tensor is computed with: the test program forks.
   torch::optim::SGD sgd(
@@ -39,6 +45,8 @@ TEST(Schedule, IsAppliedToTorchsOptimizersAndOurs) {
   const Schedule rate = cosine(0.5, 4);
   rate.apply(static_cast<torch::optim::Optimizer&>(sgd), 2);
   for (auto& group : sgd.param_groups()) EXPECT_NEAR(group.options().get_lr(), 0.25, 1e-12);
+  set_rate(sgd, 250);
+  EXPECT_NEAR(sgd.param_groups()[0].options().get_lr(), 0.1 * 251 / 501, 1e-12);
   struct Own {
     void set_lr(double given) { lr = given; }
     double lr = 0;
