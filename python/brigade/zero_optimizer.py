@@ -100,7 +100,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         process_group: the group; none: the default one.
         parameters_as_bucket_view: parameters become views into what is sent, which saves copies.
         overlap_with_ddp: step in the backward pass: give this object to :mod:`brigade.ddp_zero_hook`. Then ``step()`` does nothing.
-        defaults: the optimizer's options, as torch names them.
+        defaults: the optimizer's options, as torch names them. Adam and AdamW are ``fused`` unless you say how they compute.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -113,6 +113,8 @@ class ZeroRedundancyOptimizer(_TorchZero):
     def __init__(self, params: Any, optimizer_class: Any, process_group: dist.ProcessGroup | None = None,
                  parameters_as_bucket_view: bool = False, overlap_with_ddp: bool = False, **defaults: Any) -> None:
         chosen = _torch_class(optimizer_class)
+        if chosen in (torch.optim.Adam, torch.optim.AdamW) and not any(way in defaults for way in _WAYS):
+            defaults["fused"] = True  # torch's own kernel, which makes one pass over memory
         self.overlap_with_ddp = overlap_with_ddp
         self._whole: dict[str, Any] | None = None
         super().__init__(_without_names(params), chosen, group_or_default(process_group),
