@@ -54,6 +54,19 @@ TEST(BucketPart, IsCopiedTogetherAndBackWhereOthersLieBetween) {
   EXPECT_THROW(BucketPart(whole, {}), c10::Error);
 }
 
+// A complex value takes two numbers of the buffer.
+TEST(BucketPart, KnowsThatComplexGradientsArePairs) {
+  const std::vector<at::Tensor> parameters{
+      at::zeros({2}), at::zeros({3}, at::kComplexFloat), at::zeros({1}),
+      at::zeros({1}, at::kComplexFloat)};
+  Bucket whole(at::arange(11, at::kFloat), parameters, {"a", "b", "c", "d"});
+  EXPECT_TRUE(at::equal(BucketPart(whole, {2, 3}).bucket().buffer(), floats({8, 9, 10})));
+  BucketPart pairs(whole, {1, 3});
+  EXPECT_TRUE(at::equal(pairs.bucket().buffer(), floats({2, 3, 4, 5, 6, 7, 9, 10})));
+  pairs.put_back(at::zeros({8}));
+  EXPECT_TRUE(at::equal(whole.buffer(), floats({0, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0})));
+}
+
 TEST(BucketSequence, NumbersWhatAHookSeesAndKnowsTheLast) {
   const auto bucket = [](int64_t index, bool last) {
     return Bucket(at::zeros({1}), {at::zeros({1})}, {"p" + std::to_string(index)}, index,

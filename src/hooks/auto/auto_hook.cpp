@@ -58,7 +58,7 @@ class AutoHook : public Hook {
   bool takes_sparse() const override { return true; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    if (bucket.index() == 0) begin_step();
+    if (bucket.index() == 0) begin_step(comm);
     note_shapes(bucket, comm);
     const size_t number = clock_.started(Now::now());
     const std::shared_ptr<Hook> hook = hooks_[present_].hook;
@@ -135,7 +135,7 @@ class AutoHook : public Hook {
     present_ = 0;
     settled_ = false;
     steps_ = 0;
-    step_in_window_ = -1;
+    step_in_window_ = 0;
     owed_.clear();
     clock_.begin_window();
     std::lock_guard lock(mutex_);
@@ -145,9 +145,9 @@ class AutoHook : public Hook {
   }
 
   // When no bucket is under way.
-  void begin_step() {
-    if (++step_in_window_ == kAutoWindow) {
-      step_in_window_ = 0;
+  void begin_step(const Comm& comm) {
+    step_in_window_ = comm.step() % kAutoWindow;  // so it is the same on all ranks
+    if (step_in_window_ == 0) {
       follow();
       clock_.begin_window();
     }
@@ -262,7 +262,7 @@ class AutoHook : public Hook {
   size_t present_ = 0;
   bool settled_ = false;
   int64_t steps_ = 0;
-  int64_t step_in_window_ = -1;
+  int64_t step_in_window_ = 0;
   std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left
   Reductions reductions_;
   std::vector<cost::HookCost> costs_;
