@@ -128,7 +128,7 @@ void ElasticJob::State::leave(const std::string& why) {
   Place place;
   {
     std::lock_guard lock(mutex_);
-    place = place_;
+    place = joined_;
   }
   if (!place.abort) return;
   if (!why.empty()) {
@@ -159,6 +159,10 @@ std::optional<ElasticJob::State::Place> ElasticJob::State::wait_for_place(int64_
 // On a thread of its own, which is left behind when the generation ends while sockets
 // connect: gloo cannot be interrupted there.
 void ElasticJob::State::join(const Place& place) {
+  {
+    std::lock_guard lock(mutex_);
+    joined_ = place;
+  }
   group::GenerationPlan plan;
   plan.store = point_.store;
   plan.host = point_.host;
@@ -189,12 +193,12 @@ void ElasticJob::State::say_formed() {
 
 int ElasticJob::State::generation() const {
   std::lock_guard lock(mutex_);
-  return elastic() ? place_.generation : 0;
+  return elastic() ? joined_.generation : 0;
 }
 
 bool ElasticJob::State::aborted() const {
   std::lock_guard lock(mutex_);
-  return place_.abort && place_.abort->aborted();
+  return joined_.abort && joined_.abort->aborted();
 }
 
 bool ElasticJob::State::somebody_waits() const {

@@ -33,8 +33,8 @@ struct ElasticJob::State {
   const ProcessGroup& group() const { return group_; }
   int generation() const;
 
-  // Ends this rank's part in the present generation; what waits in its groups fails. `why`:
-  // what failed; empty: nothing did.
+  // Ends this rank's part in the generation that it is in; what waits in its groups fails,
+  // on its peers too. `why`: what failed; empty: nothing did.
   void leave(const std::string& why);
   // Says that this rank waits, and gives its place in the next generation; none when all
   // training is finished. Throws TimeoutError, RendezvousError when the launcher is gone.
@@ -62,7 +62,8 @@ struct ElasticJob::State {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Place place_;  // of the last generation heard of
+  Place place_;   // in the last generation heard of
+  Place joined_;  // in the generation that this rank is in, or was the last in
   bool place_is_new_ = false;
   bool wanted_ = false;
   bool finished_ = false;

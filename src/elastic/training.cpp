@@ -23,18 +23,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int kTries = 3;
 
 bool speaks_of_a_lost_peer(const std::string& text) {
-  constexpr std::array kPhrases{"Connection closed by peer",
-                                "Connection reset by peer",
-                                "Broken pipe",
-                                "remote process exited",
-                                "communicator was aborted",
-                                "group was aborted",
-                                "imed out",
-                                "Socket closed",
-                                "onnection refused",
-                                "did not come within",
-                                "gloo cannot connect",
-                                "pair.cc"};
+  constexpr std::array kPhrases{
+      "gloo::",      "c10::Dist",         "communicator was aborted", "group was aborted",
+      "imed out",    "onnection refused", "did not come within",      "gloo cannot connect",
+      "by peer",     "Broken pipe",       "remote process exited",    "Socket closed",
+      "pair closure"};
   return std::ranges::any_of(
       kPhrases, [&](const char* phrase) { return text.find(phrase) != std::string::npos; });
 }
@@ -81,6 +74,7 @@ struct ElasticTraining::State {
   // Each until a generation is formed. The former after a failure.
   void form_after(const std::string& why);
   bool form_next(const std::string& why, bool done);
+  void leave(const std::string& failure);
   void form(const ElasticJob::State::Place& place, int64_t& bytes);
   void take_up_state(int64_t& bytes);
   void tell(const std::string& why, Clock::time_point since, int64_t bytes);
@@ -209,18 +203,24 @@ void ElasticTraining::State::check_tries(const std::string& why) {
 
 void ElasticTraining::State::form_after(const std::string& why) {
   check_tries(why);
-  form_next(why, /*done=*/false);
+  form_next(why.empty() ? "an error without a text" : why, /*done=*/false);
+}
+
+void ElasticTraining::State::leave(const std::string& failure) {
+  job->leave(failure);
+  core.leave_group();
+  replica.take_back();
 }
 
 bool ElasticTraining::State::form_next(const std::string& why, bool done) {
   const auto since = Clock::now();
   std::string failure = why;
   while (true) {
-    job->leave(failure);
-    core.leave_group();
-    replica.take_back();
+    if (!failure.empty()) leave(failure);
     const auto place = job->wait_for_place(replica.step(), done);
     if (!place) return false;
+    // Not before all have come here: some may still have been in the step that I had done.
+    if (failure.empty()) leave("");
     try {
       int64_t bytes = 0;
       form(*place, bytes);

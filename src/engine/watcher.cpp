@@ -1,5 +1,7 @@
 #include "engine/watcher.h"
 
+#include "group/abort_switch.h"
+
 namespace brigade::engine {
 namespace {
 
@@ -48,6 +50,9 @@ void Watcher::watch() {
 void Watcher::check_peers() {
   const std::optional<Watched> oldest = oldest_();
   if (!oldest) return;
+  // A station that connects cannot be interrupted; who waits for its bucket can.
+  if (const std::string why = group::why_aborted(group_.store()); !why.empty())
+    return fail_all_(why);
   const auto age = Clock::now() - oldest->started;
   if (age > group_.timeout() + kSlack) {
     fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +

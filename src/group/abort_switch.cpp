@@ -100,6 +100,20 @@ void AbortSwitch::throw_if_aborted() const {
   if (aborted_) throw Error("the group was aborted: " + why_);
 }
 
+std::string AbortSwitch::why() const {
+  std::lock_guard lock(mutex_);
+  return aborted_ ? "the group was aborted: " + why_ : "";
+}
+
+std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store) {
+  for (auto at = store; auto* prefix = dynamic_cast<c10d::PrefixStore*>(at.get());
+       at = prefix->getUnderlyingStore()) {
+    if (const auto* found = dynamic_cast<const AbortableStore*>(prefix))
+      return found->abort_switch().why();
+  }
+  return {};
+}
+
 AbortableStore::AbortableStore(const std::string& prefix,
                                c10::intrusive_ptr<c10d::Store> store,
                                std::shared_ptr<AbortSwitch> abort)

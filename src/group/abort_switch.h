@@ -30,6 +30,7 @@ class AbortSwitch {
   bool aborted() const;
   // Throws Error with the reason.
   void throw_if_aborted() const;
+  std::string why() const;
 
  private:
   mutable std::mutex mutex_;
@@ -50,9 +51,13 @@ class AbortableStore : public c10d::PrefixStore {
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
   c10::intrusive_ptr<c10d::Store> clone() override;
+  const AbortSwitch& abort_switch() const { return *abort_; }
 
  private:
   const std::shared_ptr<AbortSwitch> abort_;
 };
+
+// Why the groups whose store this is were aborted; empty: they were not.
+std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store);
 
 }  // namespace brigade::group

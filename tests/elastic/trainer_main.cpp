@@ -223,7 +223,7 @@ void train(const Arguments& arguments) {
     const int rank = training.group().rank();
     if (step == arguments.number("hash_at", -1)) hash_at = hash_of(*net);
     if (appointments.has("next", step, rank)) reaper.die("next");
-    if (appointments.has("stop", step, rank)) raise(SIGSTOP);
+    if (job.generation() == 0 && appointments.has("stop", step, rank)) raise(SIGSTOP);
     if (appointments.has("throw", step, rank)) throw std::runtime_error("a mistake");
     if (arguments.text("mistake", "") == "skips_step") continue;
     training.step([&] {
