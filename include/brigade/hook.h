@@ -106,8 +106,9 @@ class BRIGADE_API Comm {
   // all_reduce adds halves as fast as it moves them. That is NCCL. False: they work on host
   // memory, and device tensors are copied there and back.
   bool works_on_device() const;
-  // True: a hook runs from beginning to end on one thread, and lanes run one after the
-  // other. That is NCCL, and a group of one.
+  // True: a hook runs from beginning to end on one thread of the host, and so do lanes, one
+  // after the other. That is NCCL, where a lane's work overlaps with others' on the device,
+  // and a group of one.
   bool runs_inline() const;
   // How the ranks sit on hosts.
   const HostLayout& layout() const;
@@ -142,7 +143,7 @@ class BRIGADE_API Comm {
   // in a group that it is not in. What it awaits afterwards then meets theirs.
   Collective sit_out(int count = 1);
   // How many collectives were awaited or sat out for the bucket so far, one after the
-  // other. With NCCL, and in a group of one, always 0.
+  // other.
   int collectives_so_far() const;
   // output: this rank's part of the sum. Moves half of what an all-reduce does, on every
   // backend.

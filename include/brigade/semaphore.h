@@ -13,7 +13,6 @@
 // With NCCL, and alone, a hook runs from beginning to end on one thread, and nobody could
 // release what it waits for: there a wait that can't end at once throws Error.
 #pragma once
-#include <atomic>
 #include <coroutine>
 #include <memory>
 
@@ -73,14 +72,16 @@ class BRIGADE_API Semaphore {
 class BRIGADE_API Latch {
  public:
   explicit Latch(int count);
+  ~Latch();
   // One more to count down. REQUIRES: the latch is not open.
-  void add() { ++count_; }
+  void add();
   void count_down();
   // Ends when the latch is open. The latch must live until then.
   Task<void> wait(Comm& comm);
 
  private:
-  std::atomic<int> count_;
+  struct State;
+  std::unique_ptr<State> state_;
   Semaphore open_{0};
 };
 

@@ -7,7 +7,8 @@ namespace brigade {
 
 // A stretch of time of one bucket at one station. Stations count from 0: the k-th stretch
 // of a hook's code runs on the thread of station k, and station k's group carries its k-th
-// collective.
+// collective. With NCCL a station is a communicator, and times are the device's own: when
+// its streams came to the work, not when the host asked for it.
 struct TraceEvent {
   enum class Kind : std::uint8_t {
     compute,     // the hook's code between two collectives

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 
+#include "engine/comm/device_lanes.h"
 #include "engine/comm/lane.h"
 #include "engine/comm/transfers.h"
 #include "engine/engine.h"
@@ -80,6 +81,8 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     at::NoGradGuard no_graph;  // a hook computes with parameters, too
     std::optional<c10::StreamGuard> guard;
     if (stream) guard.emplace(*stream);
+    const OnDeviceLanes on_lanes(device_lanes);
+    if (engine->runs_inline()) lane_->begin_stretch_inline();
     coroutine.resume();
   }
   note(TraceEvent::Kind::compute, station, order, begin);
@@ -87,18 +90,35 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
   cost.encode_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+TraceEvent BucketRun::event(TraceEvent::Kind kind, size_t station, const Order& order,
+                            int64_t bytes) const {
+  return {.kind = kind,
+          .station = static_cast<int>(station),
+          .step = step,
+          .bucket = bucket.index(),
+          .lane = order.size() > 1 ? static_cast<int>(order.back()) : -1,
+          .bytes = bytes,
+          .ready = started};
+}
+
 void BucketRun::note(TraceEvent::Kind kind, size_t station, const Order& order,
                      Clock::time_point begin, int64_t bytes, Clock::time_point end) {
-  if (!engine->trace().recording()) return;
-  engine->trace().add({.kind = kind,
-                       .station = static_cast<int>(station),
-                       .step = step,
-                       .bucket = bucket.index(),
-                       .lane = order.size() > 1 ? static_cast<int>(order.back()) : -1,
-                       .bytes = bytes,
-                       .ready = started,
-                       .begin = begin,
-                       .end = end});
+  if (!engine->trace().recording() || device_lanes) return;
+  TraceEvent noted = event(kind, station, order, bytes);
+  noted.begin = begin;
+  noted.end = end;
+  engine->trace().add(noted);
+}
+
+DevicePoint BucketRun::device_point() const {
+  if (!device_lanes || !engine->trace().recording()) return nullptr;
+  return engine->trace().point(device_lanes->device());
+}
+
+void BucketRun::note(TraceEvent::Kind kind, size_t station, const Order& order,
+                     DevicePoint begin, DevicePoint end, int64_t bytes) {
+  if (!begin || !end) return;
+  engine->trace().add(event(kind, station, order, bytes), std::move(begin), std::move(end));
 }
 
 Root BucketRun::drive() {
@@ -119,6 +139,7 @@ Root BucketRun::drive() {
 void BucketRun::succeed(const at::Tensor& result) {
   if (done_.exchange(true)) return;
   pipeline->pass(lane_->order, lane_->station + 1);
+  lane_->end_stretch_inline();
   engine->ended(*this, nullptr);
   future->markCompleted(c10::IValue(result));
 }

@@ -14,9 +14,11 @@
 #include "brigade/hook.h"
 #include "brigade/trace.h"
 #include "engine/pipeline.h"
+#include "engine/trace.h"
 
 namespace brigade::engine {
 
+class DeviceLanes;
 class Engine;
 class Transfers;
 // Of a sparse tensor: its values and indices.
@@ -62,6 +64,11 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   void note(TraceEvent::Kind kind, size_t station, const Order& order,
             Clock::time_point begin, int64_t bytes = 0,
             Clock::time_point end = Clock::now());
+  // The same for lanes that have streams of their own: from one point of the current stream
+  // to another. Null: nobody wants it.
+  DevicePoint device_point() const;
+  void note(TraceEvent::Kind kind, size_t station, const Order& order, DevicePoint begin,
+            DevicePoint end, int64_t bytes = 0);
 
   std::string describe() const;  // "hook 'fp16', bucket 3, step 17"
 
@@ -74,8 +81,10 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   const int64_t bytes;  // of the bucket as it came
   const Clock::time_point started = Clock::now();
   const c10::intrusive_ptr<c10::ivalue::Future> future;
-  // Set for CUDA buckets: the stream that the hook computes on.
+  // Set for CUDA buckets: the stream that the hook computes on; where lanes have streams of
+  // their own, that of the bucket's first lane.
   std::optional<c10::Stream> stream;
+  DeviceLanes* device_lanes = nullptr;  // the engine's; null: lanes share the stream
 
   // What it cost, for a bucket that ended at `end`.
   HookTraffic total_cost(Clock::time_point end);
@@ -87,6 +96,8 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   Clock::time_point stretch_began = started;
 
  private:
+  TraceEvent event(TraceEvent::Kind kind, size_t station, const Order& order,
+                   int64_t bytes) const;
   Root drive();
   void succeed(const at::Tensor& result);
 

@@ -7,6 +7,7 @@
 
 #include "base/exception_text.h"
 #include "base/huge_pages.h"
+#include "torch_port/nccl_backend.h"
 
 namespace brigade::engine {
 namespace {
@@ -14,12 +15,23 @@ namespace {
 // How long close() waits for a hook that computes.
 constexpr std::chrono::milliseconds kGrace{2000};
 
+// With NCCL, stations behind the last of these share one: a communicator takes memory of
+// the device.
+constexpr size_t kCommunicators = 3;
+
+// Of a group that somebody else made there may be no way to make more.
+size_t count_communicators(const ProcessGroup& group) {
+  const bool can_make = group.works_on_device() && !torch_port::why_no_nccl();
+  return can_make ? kCommunicators : 1;
+}
+
 }  // namespace
 
 Engine::Engine(ProcessGroup group, std::string name)
     : group_(std::move(group)),
       name_(std::move(name)),
       runs_inline_(group_.size() == 1 || group_.works_on_device()),
+      communicators_(count_communicators(group_)),
       failure_store_(group_, name_),
       watcher_(
           group_, failure_store_, [this] { return oldest(); },
@@ -74,7 +86,11 @@ c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& ov
                                           int channel) {
   throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly
   const ProcessGroup& base = over ? over : group_;
-  if (runs_inline_) return *base.c10d();
+  if (runs_inline_) {
+    const size_t communicator = std::min(station, communicators_ - 1);
+    if (communicator == 0 || base.size() == 1) return *base.c10d();
+    return station_groups_.get(communicator, base, 0, name_in(over));
+  }
   return station_groups_.get(station, base, channel, name_in(over));
 }
 
@@ -133,13 +149,15 @@ void Engine::advise_huge_pages(const Bucket& bucket) {
 void Engine::order_stream(BucketRun& run) {
   const c10::Device device = run.bucket.buffer().device();
   if (device.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  if (!side_stream_)
-    side_stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  if (!device_lanes_) device_lanes_.emplace(device);
+  // Over Gloo stations are threads, and one stream is enough for what is little beside the
+  // copies to the host and back.
+  if (run.bucket.index() == 0 || !runs_inline_) device_lanes_->begin_step();
+  if (runs_inline_) run.device_lanes = &*device_lanes_;
+  run.stream = device_lanes_->next_stream();
   c10::Event made(device.type());
-  made.record(guard.getStream(device));
-  made.block(*side_stream_);
-  run.stream = side_stream_;
+  made.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  made.block(*run.stream);
 }
 
 void Engine::ended(BucketRun& run, std::exception_ptr error) {

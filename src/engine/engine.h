@@ -12,6 +12,7 @@
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
+#include "engine/comm/device_lanes.h"
 #include "engine/failure_store.h"
 #include "engine/pipeline.h"
 #include "engine/station_groups.h"
@@ -118,10 +119,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const ProcessGroup group_;
   const std::string name_;
   const bool runs_inline_;
+  const size_t communicators_;  // stations that have one of their own, with NCCL
   MakeError make_error_;
   const std::shared_ptr<Pipeline> pipeline_ = Pipeline::make();
   std::shared_ptr<Hook> hook_;
-  std::optional<c10::Stream> side_stream_;
+  std::optional<DeviceLanes> device_lanes_;  // made for the first bucket on a device
   Trace trace_;
   StationGroups station_groups_;
   std::mutex host_mutex_;

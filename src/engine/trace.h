@@ -1,12 +1,18 @@
 // Notes events while somebody wants them.
 #pragma once
+#include <c10/core/Event.h>
+
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "brigade/trace.h"
 
 namespace brigade::engine {
+
+// A point in a device's time, which is read later.
+using DevicePoint = std::shared_ptr<c10::Event>;
 
 // Thread-safe. Costs one read of a flag while it is off.
 class Trace {
@@ -17,16 +23,28 @@ class Trace {
     std::lock_guard lock(mutex_);
     events_.push_back(event);
   }
-  void move_to(std::vector<TraceEvent>& all) {
-    std::lock_guard lock(mutex_);
-    all.insert(all.end(), events_.begin(), events_.end());
-    events_.clear();
-  }
+  // Where the current stream of the device stands. The first one waits for the device, to
+  // compare clocks; no other does.
+  DevicePoint point(c10::Device device);
+  // An event of the device's, from one point to another.
+  void add(const TraceEvent& event, DevicePoint begin, DevicePoint end);
+  // Waits for the device, where events of its own were noted.
+  void move_to(std::vector<TraceEvent>& all);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct OnDevice {
+    TraceEvent event;
+    DevicePoint begin, end;
+  };
+  Clock::time_point time_of(const c10::Event& point) const;
+
   std::atomic<bool> recording_ = false;
   std::mutex mutex_;
   std::vector<TraceEvent> events_;
+  std::vector<OnDevice> on_device_;
+  DevicePoint zero_;  // of the device's clock,
+  Clock::time_point zero_time_;
 };
 
 }  // namespace brigade::engine

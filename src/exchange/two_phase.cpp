@@ -18,6 +18,7 @@ constexpr int64_t kSegment = int64_t{1} << 21;
 // two cores over 1 Gbit/s, 16 MB by int8 take 45 ms; in segments four times as long, all
 // started at once, 52.
 constexpr int64_t kSegmentByHost = int64_t{1} << 19;
+constexpr int64_t kSegmentOnDevice = int64_t{1} << 22;
 
 // Of what exchange_means() returns: the messages of all ranks, one's own first.
 at::Tensor all_messages(const at::Tensor& memory, const Chunks& chunks, int ranks) {
@@ -185,11 +186,9 @@ Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& co
     return by_host ? reduce_segment_by_host(part, lost, moved, lane)
                    : reduce_segment(part, lost, lane);
   };
-  // On a device segments only cost: with NCCL lanes run one after the other, and with Gloo
-  // every piece is staged and waited for by itself (64 MB on an H200: 39 ms whole, 104 in
-  // segments).
-  const int64_t most = by_host(comm) ? kSegmentByHost : kSegment;
-  const int64_t count = values.is_cpu() ? (values.numel() + most - 1) / most : 1;
+  int64_t most = by_host(comm) ? kSegmentByHost : kSegment;
+  if (comm.works_on_device()) most = kSegmentOnDevice;
+  const int64_t count = (values.numel() + most - 1) / most;
   if (count == 1) {
     co_await reduce(values, residual, comm);
     co_return;

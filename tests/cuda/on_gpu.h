@@ -1,5 +1,5 @@
-// Real ranks with CUDA tensors. Two share one GPU: NCCL takes them for two hosts. Skipped
-// where there is no GPU.
+// Real ranks with CUDA tensors. They share one GPU: NCCL takes them for as many hosts.
+// Skipped where there is no GPU.
 #pragma once
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@ inline void load_cuda(int rank) {
 
 // Runs `body` with a group of CUDA ranks over the backend.
 inline void run_cuda_ranks(const std::string& backend,
-                           const std::function<void(ProcessGroup)>& body) {
+                           const std::function<void(ProcessGroup)>& body, int ranks = 2) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
     GTEST_SKIP() << "no NVIDIA GPU on this machine";
-  run_ranks(2,
+  run_ranks(ranks,
             [&](ProcessGroup hosts) {
               load_cuda(hosts.rank());
               if (backend == "gloo") return body(hosts);

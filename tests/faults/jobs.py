@@ -154,6 +154,8 @@ class Job:
                 "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1"}
         if self.setting.python:
             ours |= {"PYTHON_EXEC": self.setting.python, "PYTHONPATH": str(self.setting.bin.parent / "python")}
+        if self.python and self.kind == "hosts":  # torch's own groups listen where the host's name leads
+            ours |= {"GLOO_SOCKET_IFNAME": "brg0"}
         if rank is not None:
             ours |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
         return {name: value for name, value in {**kept, **ours, **self.environment, **self.environment_of.get(rank, {})}.items()

@@ -54,11 +54,15 @@ struct Collective::Operation {
     }
   }
   void finish() {
-    if (!issue) return;
     // Complete by now: throws its error, orders the current stream behind it.
-    started.wait();
+    if (issue) started.wait();
+    const engine::DevicePoint arrived = lane.run.device_point();
+    if (lane.run.engine->runs_inline()) lane.begin_stretch_inline();
+    if (!issue) return;
     if (lane.run.engine->runs_inline()) {
-      lane.run.note(TraceEvent::Kind::collective, lane.station, lane.order, issued,
+      lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, lane.ended,
+                    arrived, bytes_sent);
+      lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
                     bytes_sent);
     } else if (started.transfers) {
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
@@ -80,6 +84,8 @@ bool Collective::await_ready() {
   if (!operation_) return true;  // nothing to move
   if (!operation_->lane.run.engine->runs_inline()) return false;
   operation_->start();
+  operation_->lane.end_stretch_inline();
+  operation_->lane.station += static_cast<size_t>(operation_->stations);
   return true;
 }
 
@@ -149,14 +155,26 @@ void check_lengths(const char* what, const at::Tensor& tensor,
 
 using engine::payload_bytes;
 
-// Gloo works on host memory; device tensors go through a copy there.
+// Gloo works on host memory; device tensors go through a copy there, in memory that the
+// device reads and writes at full speed.
+bool is_staged(const at::Tensor& tensor, const engine::Engine& engine) {
+  return !tensor.is_cpu() && !engine.runs_inline();
+}
+
+at::Tensor empty_on_host(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true));
+}
+
 at::Tensor on_host(const at::Tensor& tensor, const engine::Engine& engine) {
-  return tensor.is_cpu() || engine.runs_inline() ? tensor : tensor.cpu();
+  if (!is_staged(tensor, engine)) return tensor;
+  if (tensor.is_sparse()) return tensor.cpu();
+  return empty_on_host(tensor).copy_(tensor);
 }
 
 std::function<void()> copy_back(const at::Tensor& staged, const at::Tensor& tensor) {
   if (staged.is_same(tensor)) return {};
-  return [staged, tensor] { at::Tensor(tensor).copy_(staged); };
+  // The allocator keeps the staged memory until the device has read it.
+  return [staged, tensor] { at::Tensor(tensor).copy_(staged, /*non_blocking=*/true); };
 }
 
 }  // namespace
@@ -176,7 +194,7 @@ int Comm::collectives_so_far() const { return static_cast<int>(lane_->station); 
 
 Collective Comm::sit_out(int count) {
   TORCH_CHECK(count >= 0, "sit_out: ", count, " collectives, expected 0 or more");
-  if (count == 0 || runs_inline()) return Collective(nullptr);
+  if (count == 0) return Collective(nullptr);
   std::unique_ptr<Collective::Operation> operation(
       new Collective::Operation{*lane_, 0, 0, {}, {}});
   operation->stations = count;
@@ -219,8 +237,7 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
   if (input.numel() == 0 && output.numel() == 0) return Collective(nullptr);
   const engine::Engine& engine = *lane.run.engine;
   at::Tensor from = on_host(input, engine).flatten();
-  at::Tensor to =
-      output.is_cpu() || engine.runs_inline() ? output : at::empty_like(output, at::kCPU);
+  at::Tensor to = is_staged(output, engine) ? empty_on_host(output) : output;
   return Collective(std::unique_ptr<Collective::Operation>(new Collective::Operation{
       lane, bytes_sent, bytes_away,
       [from, flat = to.flatten(), issue = std::move(issue)](

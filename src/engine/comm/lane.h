@@ -5,6 +5,7 @@
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
+#include "engine/comm/device_lanes.h"
 #include "engine/engine.h"
 #include "engine/pipeline.h"
 
@@ -26,6 +27,14 @@ struct Comm::Lane {
       run.pipeline->pass(later, station, station + 1);
     ++station;
   }
+
+  // Where the hook runs on, on the thread that it is on. They do nothing unless lanes have
+  // streams of their own (device_lanes.h). REQUIRES, to begin: the current stream is
+  // ordered behind what the lane has awaited.
+  void begin_stretch_inline();
+  void end_stretch_inline();
+  engine::DevicePoint began = nullptr, ended = nullptr;  // the last one, for the trace
+
   const ProcessGroup& group() const { return over ? over : run.engine->group(); }
   // Where the lane's work counts: the bucket's, and the part's. REQUIRES: run.counting is
   // held.

@@ -11,14 +11,11 @@ namespace brigade {
 
 struct Semaphore::State {
   std::mutex mutex;
-  int free = 0;
+  // Who takes a permit goes on, on the device too, behind the one who gave it back.
+  std::deque<engine::StreamMark> free;
   std::deque<Acquire::Waiter*> waiting;
 
-  bool take() {
-    if (free == 0) return false;
-    --free;
-    return true;
-  }
+  bool take(Acquire::Waiter& waiter);
   void release() noexcept;
 };
 
@@ -31,9 +28,19 @@ struct Semaphore::Acquire::Waiter {
   std::weak_ptr<engine::BucketRun> run = {};
   std::coroutine_handle<> coroutine = {};
   bool has_permit = false;
+  engine::StreamMark released = {};
 };
 
+bool Semaphore::State::take(Acquire::Waiter& waiter) {
+  waiter.has_permit = !free.empty();
+  if (!waiter.has_permit) return false;
+  waiter.released = std::move(free.front());
+  free.pop_front();
+  return true;
+}
+
 void Semaphore::State::release() noexcept {
+  engine::StreamMark here = engine::StreamMark::here();
   std::shared_ptr<engine::BucketRun> run;
   Acquire::Waiter* first = nullptr;
   {
@@ -44,10 +51,11 @@ void Semaphore::State::release() noexcept {
       run = first->run.lock();  // null: it is on its way out of here
     }
     if (!run) {
-      ++free;
+      free.push_back(std::move(here));
       return;
     }
     first->has_permit = true;
+    first->released = std::move(here);
   }
   // Its station's thread resumes it, so until then it stays as it is.
   run->resume_at(first->lane.station, first->lane.order, first->coroutine);
@@ -72,7 +80,7 @@ bool Semaphore::Acquire::await_ready() {
   State& state = *waiter_->state;
   {
     std::lock_guard lock(state.mutex);
-    waiter_->has_permit = state.take();
+    state.take(*waiter_);
   }
   if (!waiter_->has_permit && waiter_->lane.run.engine->runs_inline()) {
     throw Error(
@@ -86,8 +94,7 @@ bool Semaphore::Acquire::await_suspend(std::coroutine_handle<> waiting) {
   State& state = *waiter_->state;
   Comm::Lane& lane = waiter_->lane;
   std::lock_guard lock(state.mutex);
-  waiter_->has_permit = state.take();
-  if (waiter_->has_permit) return false;
+  if (state.take(*waiter_)) return false;
   waiter_->coroutine = waiting;
   waiter_->run = lane.run.weak_from_this();
   lane.run.pipeline->expect_again(lane.station, lane.order);
@@ -97,6 +104,7 @@ bool Semaphore::Acquire::await_suspend(std::coroutine_handle<> waiting) {
 
 Semaphore::Permit Semaphore::Acquire::await_resume() {
   waiter_->has_permit = false;
+  waiter_->released.wait();
   return Permit(waiter_->state);
 }
 
@@ -111,18 +119,39 @@ void Semaphore::Permit::release() noexcept {
 
 Semaphore::Semaphore(int permits) : state_(std::make_shared<State>()) {
   TORCH_CHECK(permits >= 0, "Semaphore: ", permits, " permits, expected 0 or more");
-  state_->free = permits;
+  state_->free.resize(static_cast<size_t>(permits));
 }
 
 void Semaphore::release() noexcept { state_->release(); }
 
-Latch::Latch(int count) : count_(count) {
+struct Latch::State {
+  std::mutex mutex = {};
+  int count;
+  engine::StreamMark counted = {};  // where the last who counted down stood
+};
+
+Latch::Latch(int count) : state_(new State{.count = count}) {
   TORCH_CHECK(count >= 0, "Latch: the count is ", count, ", expected 0 or more");
   if (count == 0) open_.release();
 }
 
+Latch::~Latch() = default;
+
+void Latch::add() {
+  std::lock_guard lock(state_->mutex);
+  ++state_->count;
+}
+
 void Latch::count_down() {
-  if (--count_ == 0) open_.release();
+  {
+    std::lock_guard lock(state_->mutex);
+    // On the device each stands behind those before it: so who waits, behind the last one,
+    // stands behind all.
+    state_->counted.wait();
+    state_->counted = engine::StreamMark::here();
+    if (--state_->count > 0) return;
+  }
+  open_.release();  // who waits may end the latch
 }
 
 Task<void> Latch::wait(Comm& comm) {

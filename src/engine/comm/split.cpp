@@ -1,6 +1,10 @@
 // Comm::split: several lanes of one bucket side by side.
+#include <c10/core/StreamGuard.h>
+
 #include <atomic>
 #include <deque>
+#include <optional>
+#include <vector>
 
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
@@ -128,12 +132,38 @@ class Lanes {
   std::coroutine_handle<> waiting_;
 };
 
+// One lane after the other on this thread. On a device each has its stream, the first one
+// that of the parent, so that their work overlaps there.
+Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
+  std::vector<engine::StreamMark> ends;
+  const engine::StreamMark begin = engine::StreamMark::here();
+  size_t furthest = parent.station;
+  parent.end_stretch_inline();
+  for (int index = 0; index < count; ++index) {
+    std::optional<c10::StreamGuard> stream;
+    if (parent.run.device_lanes && index > 0)
+      stream.emplace(parent.run.device_lanes->next_stream());
+    begin.wait();
+    auto* lane = new Comm::Lane{parent.run, parent.order, parent.station, parent.over};
+    Comm comm{std::unique_ptr<Comm::Lane>(lane)};
+    lane->order.push_back(static_cast<uint32_t>(index));
+    lane->begin_stretch_inline();
+    co_await body(index, comm);
+    lane->end_stretch_inline();
+    furthest = std::max(furthest, lane->station);
+    ends.push_back(engine::StreamMark::here());
+  }
+  for (const engine::StreamMark& end : ends) end.wait();
+  parent.station = furthest;
+  parent.begin_stretch_inline();
+}
+
 }  // namespace
 
 Task<void> Comm::split(int count, Body body) {
   TORCH_CHECK(count >= 0, "split: the number of lanes is ", count, ", expected 0 or more");
   if (lane_->run.engine->runs_inline()) {
-    for (int index = 0; index < count; ++index) co_await body(index, *this);
+    co_await split_inline(*lane_, count, body);
     co_return;
   }
   Lanes lanes(*lane_, count, body);
