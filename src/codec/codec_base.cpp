@@ -36,18 +36,6 @@ CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
   return tensor.is_cuda() && cuda_kernels() ? Way::cuda : Way::aten;
 }
 
-template <class Work>
-void CodecBase::on_cuda(const at::Tensor& tensor, Work work) const {
-  const c10::DeviceGuard guard(tensor.device());
-  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  const kernels::CudaKernels& table = *cuda_kernels();
-  const int error = work(OnCuda{
-      table, tensor.device(), cuda.getStreamNativeHandle(cuda.getStream(tensor.device()))});
-  if (error)
-    throw Error("codec " + name_ + " on " + tensor.device().str() + ": " +
-                table.error_text(error));
-}
-
 int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
   if (chunk_elements < 0 || chunk_elements % granularity_ != 0) {
     throw Error("codec " + name_ + ": a chunk of " + std::to_string(chunk_elements) +
@@ -86,7 +74,7 @@ void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double 
   const auto from = const_span_of<float>(values);
   const auto lost = residual.defined() ? span_of<float>(residual) : std::span<float>{};
   if (way == Way::cpu) return encode_kernel(from, factor, lost, headers, codes);
-  on_cuda(values, [&](const OnCuda& cuda) {
+  on_cuda("codec " + name_, values, [&](const OnCuda& cuda) {
     return encode_cuda(cuda, from, factor, lost, headers, codes);
   });
 }
@@ -114,7 +102,7 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
   if (own.numel() < chunk_elements) wire.zero_();
   const auto split = static_cast<size_t>(header_bytes(chunk_elements));
   auto* made = wire.mutable_data_ptr<uint8_t>();
-  on_cuda(own, [&](const OnCuda& cuda) {
+  on_cuda("codec " + name_, own, [&](const OnCuda& cuda) {
     return reduce_cuda(cuda,
                        {messages.const_data_ptr<uint8_t>(), static_cast<size_t>(bytes),
                         split, static_cast<int>(count)},
@@ -146,7 +134,7 @@ void CodecBase::decode_to(const at::Tensor& wire, int64_t chunk_elements,
     const ConstBytes headers = bytes.first(split), codes = bytes.subspan(split);
     const auto to = span_of<float>(out);
     if (way == Way::cpu) return decode_kernel(headers, codes, to, add);
-    return on_cuda(out, [&](const OnCuda& cuda) {
+    return on_cuda("codec " + name_, out, [&](const OnCuda& cuda) {
       return decode_cuda(cuda, headers, codes, to, add);
     });
   }

@@ -30,11 +30,6 @@ class CodecBase : public Codec {
  protected:
   using Bytes = std::span<uint8_t>;
   using ConstBytes = std::span<const uint8_t>;
-  struct OnCuda {
-    const kernels::CudaKernels& kernels;
-    c10::Device device;  // the current one
-    void* stream;        // its current stream
-  };
 
   CodecBase(std::string name, int64_t granularity, CodecPath path)
       : name_(std::move(name)), granularity_(granularity), path_(path) {}
@@ -72,9 +67,6 @@ class CodecBase : public Codec {
                  bool add) const;
   enum class Way { cpu, cuda, aten };
   Way way_for(const at::Tensor& tensor) const;
-  // Calls work(OnCuda) with the tensor's device current; throws what it returns.
-  template <class Work>
-  void on_cuda(const at::Tensor& tensor, Work work) const;
   // Throws brigade::Error where an argument breaks the contract of codec.h.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;

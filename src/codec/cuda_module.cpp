@@ -1,8 +1,12 @@
 #include "codec/cuda_module.h"
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <cstdlib>
 
 #include "base/module.h"
+#include "brigade/error.h"
 
 namespace brigade {
 namespace {
@@ -36,6 +40,17 @@ const kernels::CudaKernels* cuda_kernels() { return loaded().table; }
 std::optional<std::string> why_no_cuda_kernels() {
   if (loaded().table) return std::nullopt;
   return loaded().reason;
+}
+
+void on_cuda(const std::string& who, const at::Tensor& tensor,
+             const std::function<int(const OnCuda&)>& work) {
+  const c10::DeviceGuard guard(tensor.device());
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const kernels::CudaKernels& table = *cuda_kernels();
+  const int error = work({table, tensor.device(),
+                          cuda.getStreamNativeHandle(cuda.getStream(tensor.device()))});
+  if (error)
+    throw Error(who + " on " + tensor.device().str() + ": " + table.error_text(error));
 }
 
 }  // namespace brigade

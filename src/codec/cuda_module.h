@@ -1,5 +1,8 @@
 // Finds the CUDA kernels.
 #pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -12,5 +15,15 @@ namespace brigade {
 const kernels::CudaKernels* cuda_kernels();
 // Why not, if so.
 std::optional<std::string> why_no_cuda_kernels();
+
+struct OnCuda {
+  const kernels::CudaKernels& kernels;
+  c10::Device device;  // the current one
+  void* stream;        // its current stream
+};
+// Calls work(OnCuda), with the device of `tensor` as the current one, and throws the error
+// that it gives back; `who` is for that. REQUIRES: cuda_kernels().
+void on_cuda(const std::string& who, const at::Tensor& tensor,
+             const std::function<int(const OnCuda&)>& work);
 
 }  // namespace brigade

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "codec/low_rank_cuda.h"
 #include "kernels/low_rank.h"
 
 namespace brigade::low_rank {
@@ -39,6 +40,7 @@ void for_rows(kernels::LowRankShape shape, Body body) {
 
 void project_one(const at::Tensor& m, const Residual* residual, const at::Tensor& q,
                  at::Tensor p) {
+  if (m.is_cuda()) return cuda::project(m, residual, q, p);
   const at::Tensor qt = turned(q);
   const at::Tensor last_qt = residual ? turned(residual->q) : at::Tensor();
   const float *from = data_of(m), *last_p = residual ? data_of(residual->p) : nullptr;
@@ -54,6 +56,7 @@ void project_one(const at::Tensor& m, const Residual* residual, const at::Tensor
 }
 
 void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
+  if (m.is_cuda()) return cuda::project_back(m, p, q);
   const auto shape = shape_of(m, p);
   // One row has the same order in memory as its transposed form.
   at::Tensor qt = q.size(1) == 1 ? q : at::empty({q.size(1), q.size(0)}, q.options());
@@ -80,6 +83,7 @@ at::Tensor Residual::value() const {
 }
 
 bool has_kernels(const at::Tensor& m, int64_t rank) {
+  if (m.is_cuda()) return cuda::has(m, rank);
   return fits(m) && rank >= 1 && rank <= static_cast<int64_t>(kernels::kMostRank);
 }
 
@@ -107,6 +111,10 @@ void project_back(const at::Tensor& m, const Residuals& residuals, const at::Ten
 
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
   for (int64_t index = 0; index < m.size(0); ++index) {
+    if (m.is_cuda()) {
+      cuda::rebuild(m[index], p[index], q[index]);
+      continue;
+    }
     const at::Tensor qt = turned(q[index]);
     const float* from = data_of(p[index]);
     float* to = data_of(m[index]);
@@ -117,11 +125,30 @@ void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
   }
 }
 
+void settle(Residual& residual, const at::Tensor& m, const at::Tensor& p,
+            const at::Tensor& q, const at::Tensor& check) {
+  if (m.is_cuda()) {
+    cuda::take_back_if_lost(check, m, residual.sum);
+    const at::Tensor finite = at::isfinite(check);
+    residual.p = at::where(finite, p, 0);
+    residual.q = at::where(finite, q, 0);
+  } else if (at::isfinite(check).item<bool>()) {
+    residual.p = p.clone();
+    residual.q = q.clone();
+  } else {
+    take_back(residual, m);
+  }
+}
+
 void take_back(Residual& residual, const at::Tensor& m) {
   residual.sum.sub_(m).nan_to_num_(0, 0, 0);
 }
 
 bool orthonormalize(const at::Tensor& batch, double epsilon) {
+  if (cuda::has(batch, batch.size(2))) {
+    cuda::orthonormalize(batch, epsilon);
+    return true;
+  }
   if (!fits(batch) || batch.size(2) > 2) return false;
   for (int64_t index = 0; index < batch.size(0); ++index) {
     kernels::orthonormalize(static_cast<size_t>(batch.size(1)),

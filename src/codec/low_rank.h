@@ -1,6 +1,6 @@
 // The products of PowerSGD: M ≈ P Qᵀ, where M is (b, rows, columns), P is (b, rows, r) and
-// Q is (b, columns, r). For float32 on CPU and small r there are kernels, which use all of
-// torch's threads; the hook takes ATen's products elsewhere.
+// Q is (b, columns, r). For float32 and small r there are kernels, on the CPU (with all of
+// torch's threads) and on CUDA; the hook takes ATen's products elsewhere.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -34,6 +34,11 @@ void project_back(const at::Tensor& m, const Residuals& residuals, const at::Ten
 // Kernels only. M = P Qᵀ.
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q);
 
+// Kernels only, after the last product: the residual becomes what P Qᵀ leaves out of it.
+// Unless `check`, a sum over Q, is finite: then it is as it was before project(). On a
+// device the host does not wait.
+void settle(Residual& residual, const at::Tensor& m, const at::Tensor& p,
+            const at::Tensor& q, const at::Tensor& check);
 // Undoes what project() did to this residual, up to rounding. Values that are not finite
 // become zero.
 void take_back(Residual& residual, const at::Tensor& m);

@@ -235,16 +235,10 @@ void PowerSGD::rebuild_by_kernels(Group& group) {
   for (size_t index = 0; index < group.gradients.size(); ++index) {
     const int64_t place = static_cast<int64_t>(index);
     Memory& memory = *group.memories[index];
-    const at::Tensor q = group.q[place].clone();
-    if (!at::isfinite(q.sum()).item<bool>()) {
-      if (options_.use_error_feedback) low_rank::take_back(memory.error, group.m[place]);
-      continue;
-    }
-    if (options_.use_error_feedback) {
-      memory.error.p = group.p[place].clone();
-      memory.error.q = q;
-    }
-    if (options_.warm_start) memory.q = q;
+    const at::Tensor q = group.q[place], check = q.sum();
+    if (options_.use_error_feedback)
+      low_rank::settle(memory.error, group.m[place], group.p[place], q, check);
+    if (options_.warm_start) memory.q = keep(at::isfinite(check), q.clone(), memory.q);
   }
   low_rank::rebuild(group.m, group.p, group.q);
 }

@@ -17,6 +17,8 @@ inline void load_cuda(int rank) {
   const std::string host = "host" + std::to_string(rank);
   setenv("NCCL_HOSTID", host.c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  // Under MPS there are few by default, and streams would wait for each other.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 0);
   for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
     setenv(off, "1", 1);
   if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))

@@ -2,6 +2,7 @@
 #include "kernels/cuda/affine_whole.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/int4.cuh"
+#include "kernels/cuda/low_rank.cuh"
 
 namespace brigade::kernels {
 namespace cuda {
@@ -66,6 +67,11 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
       .reduce_affine = cuda::reduce<cuda::AffineFormat>,
       .affine_whole_encode = cuda::encode_whole,
       .affine_whole_decode = cuda::decode_whole,
+      .low_rank_project = cuda::low_rank_project,
+      .low_rank_project_back = cuda::low_rank_project_back,
+      .low_rank_rebuild = cuda::low_rank_rebuild,
+      .low_rank_take_back = cuda::low_rank_take_back,
+      .low_rank_orthonormalize = cuda::low_rank_orthonormalize,
   };
   return &table;
 }

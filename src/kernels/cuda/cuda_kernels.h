@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/affine_u8.h"
+#include "kernels/low_rank.h"
 
 namespace brigade::kernels {
 
@@ -38,7 +39,7 @@ struct Reduction {
 };
 
 // Changes with the table, with what its functions take, or with a message's bytes.
-inline constexpr int kCudaKernelsVersion = 2;
+inline constexpr int kCudaKernelsVersion = 3;
 
 struct CudaKernels {
   // Module and library must have the same.
@@ -81,6 +82,24 @@ struct CudaKernels {
                              void* scratch, void* stream);
   int (*affine_whole_decode)(const AffineHeader* header, const std::uint8_t* codes,
                              float* dst, std::size_t size, bool add, void* stream);
+
+  // low_rank.h, but for its bits, with Q as columns x rank. `sum` may be null, and so may
+  // last_p, both with the same meaning as there. `partial` has parts * columns * rank
+  // floats; not needed for one part.
+  int (*low_rank_project)(LowRankShape shape, const float* m, float* sum,
+                          const float* last_p, const float* last_q, const float* q,
+                          float* p, void* stream);
+  int (*low_rank_project_back)(LowRankShape shape, int parts, const float* m,
+                               const float* p, float* partial, float* q, void* stream);
+  int (*low_rank_rebuild)(LowRankShape shape, float* m, const float* p, const float* q,
+                          void* stream);
+  // Unless `check`, one float on the device, is finite: undoes what low_rank_project did to
+  // `sum`, up to rounding.
+  int (*low_rank_take_back)(const float* check, const float* m, float* sum,
+                            std::size_t size, void* stream);
+  // Of several matrices, one behind the other; rank is 1 … kMostRank.
+  int (*low_rank_orthonormalize)(std::size_t matrices, std::size_t rows, std::size_t rank,
+                                 float* columns, double epsilon, void* stream);
 };
 
 inline constexpr std::size_t kAffineScratchBytes = std::size_t{8} << 10;

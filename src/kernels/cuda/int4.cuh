@@ -68,7 +68,8 @@ __device__ inline float encode_int4(const Int4Place& place, const float (&p)[kIn
     rotate(place.lane, y);
 #pragma unroll
     for (int i = 0; i < kInt4Per; ++i)
-      if (finite) lost[i] = __fsub_rn(p[i], __fmul_rn(y[i], sign * step));
+      if (finite)
+        lost[i] = step > 0.0f ? __fsub_rn(p[i], __fmul_rn(y[i], sign * step)) : p[i];
   }
   return step;
 }
