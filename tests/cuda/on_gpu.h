@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "brigade/brigade.h"
 #include "hooks/bag.h"
@@ -25,9 +26,11 @@ inline void load_cuda(int rank) {
     throw std::runtime_error(dlerror());
 }
 
-// Runs `body` with a group of CUDA ranks over the backend.
+// Runs `body` with a group of CUDA ranks over the backend, of which `a_host` count as ranks
+// of one host.
 inline void run_cuda_ranks(const std::string& backend,
-                           const std::function<void(ProcessGroup)>& body, int ranks = 2) {
+                           const std::function<void(ProcessGroup)>& body, int ranks = 2,
+                           std::optional<int> a_host = std::nullopt) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
     GTEST_SKIP() << "no NVIDIA GPU on this machine";
   run_ranks(ranks,
@@ -37,6 +40,7 @@ inline void run_cuda_ranks(const std::string& backend,
               ProcessGroupOptions options;
               options.backend = backend;
               options.timeout = hosts.timeout();
+              if (a_host) options.node = hosts.rank() / *a_host;
               body(init_process_group(options));
               hosts.barrier();
             },

@@ -118,6 +118,25 @@ TEST(CudaStreams, SegmentsOfALargeBucketOverlap) {
   });
 }
 
+TEST(CudaStreams, RanksOfAHostAddUpBeforeTheySend) {
+  const auto body = [](ProcessGroup group) {
+    const Shapes shapes{{300, 641}, {3000, 2001}, {77}, {500, 641}};
+    for (const Bound& hook : kHooks) {
+      SCOPED_TRACE(hook.spec);
+      BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group, {.bucket_cap_mb = 4});
+      ddp->set_hook(make_hook(hook.spec));
+      for (int64_t step = 0; step < 8; ++step) {
+        const at::Tensor got = train_step(ddp, gradients_of(shapes, group.rank(), step));
+        EXPECT_TRUE(same_on_all(group, got)) << "step " << step;
+        EXPECT_LE(error_of(got, shapes, group.size(), step), hook.error);
+      }
+      if (std::string(hook.spec) == "int8")
+        EXPECT_EQ(ddp->hook_stats().shape, "2 hosts x 2 ranks");
+    }
+  };
+  run_cuda_ranks("nccl", body, /*ranks=*/4, /*a_host=*/2);
+}
+
 TEST(CudaStreams, TheProgramMayHaveAStreamOfItsOwn) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     const Shapes shapes{{300, 641}, {400, 641}, {500, 641}};
