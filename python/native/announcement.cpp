@@ -13,7 +13,7 @@
 
 #include "brigade/error.h"
 #include "engine/engine.h"
-#include "group/watched_store.h"
+#include "group/store/watched_store.h"
 #include "reduction.h"
 
 namespace brigade::python {

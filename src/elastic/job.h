@@ -6,8 +6,8 @@
 
 #include "brigade/elastic.h"
 #include "group/generation.h"
-#include "group/mailbox.h"
 #include "group/rendezvous.h"
+#include "group/store/mailbox.h"
 
 namespace brigade {
 

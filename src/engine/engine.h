@@ -13,12 +13,12 @@
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
 #include "engine/comm/device_lanes.h"
-#include "engine/failure_store.h"
+#include "engine/failure/failure_store.h"
+#include "engine/failure/watcher.h"
 #include "engine/pipeline.h"
 #include "engine/station_groups.h"
 #include "engine/trace.h"
 #include "engine/traffic_meter.h"
-#include "engine/watcher.h"
 
 namespace brigade::engine {
 

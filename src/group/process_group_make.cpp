@@ -12,7 +12,7 @@
 #include "group/network.h"
 #include "group/process_group_state.h"
 #include "group/rendezvous.h"
-#include "group/watched_store.h"
+#include "group/store/watched_store.h"
 
 namespace brigade {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
-#include "group/file_store.h"
 #include "group/network.h"
-#include "group/tcp_store.h"
-#include "group/watched_store.h"
+#include "group/store/file_store.h"
+#include "group/store/tcp_store.h"
+#include "group/store/watched_store.h"
 
 namespace brigade::group {
 namespace {

@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "group/network.h"
-#include "group/tcp_store.h"
-#include "group/watchdog.h"
+#include "group/store/tcp_store.h"
+#include "group/store/watchdog.h"
 
 namespace brigade::launching {
 

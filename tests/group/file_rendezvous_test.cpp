@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "brigade/process_group.h"
-#include "group/file_store.h"
+#include "group/store/file_store.h"
 #include "launch/child.h"
 #include "support/command.h"
 

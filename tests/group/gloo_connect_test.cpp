@@ -3,7 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "group/file_store.h"
+#include "group/store/file_store.h"
 #include "launch/child.h"
 #include "support/command.h"
 #include "torch_port/gloo_backend.h"

@@ -1,4 +1,4 @@
-#include "group/watched_store.h"
+#include "group/store/watched_store.h"
 
 #include <gtest/gtest.h>
 

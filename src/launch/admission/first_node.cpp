@@ -8,7 +8,7 @@
 #include <array>
 
 #include "brigade/error.h"
-#include "group/tcp_store.h"
+#include "group/store/tcp_store.h"
 #include "launch/admission/admission.h"
 
 namespace brigade::launching {

@@ -1,6 +1,6 @@
 // Who belongs to an elastic job, generation after generation.
 //
-// Vocabulary, besides that of group/mailbox.h. A *member* has a place in the present
+// Vocabulary, besides that of group/store/mailbox.h. A *member* has a place in the present
 // generation; a *newcomer* has none yet. A member *holds the state* once it has formed a
 // generation. Between two generations the launcher *gathers*: it tells the members that
 // theirs is over, waits until all that live are ready, and gives out places.
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "group/mailbox.h"
+#include "group/store/mailbox.h"
 
 namespace brigade::launching {
 

@@ -12,7 +12,7 @@
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
 #include "common/fingerprint.h"
-#include "group/mailbox.h"
+#include "group/store/mailbox.h"
 #include "train/batches.h"
 #include "train/lr_schedule.h"
 #include "train/model.h"

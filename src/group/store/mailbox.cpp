@@ -1,4 +1,4 @@
-#include "group/mailbox.h"
+#include "group/store/mailbox.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

@@ -1,4 +1,4 @@
-#include "group/resolver_off.h"
+#include "group/store/resolver_off.h"
 
 #include <resolv.h>
 #include <sys/socket.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/failure_store.h"
+#include "engine/failure/failure_store.h"
 
 namespace brigade::engine {
 

@@ -1,4 +1,4 @@
-#include "group/file_store.h"
+#include "group/store/file_store.h"
 
 #include <c10/util/Exception.h>
 #include <dirent.h>

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "group/watchdog.h"
+#include "group/store/watchdog.h"
 
 namespace brigade::group {
 

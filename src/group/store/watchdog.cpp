@@ -1,4 +1,4 @@
-#include "group/watchdog.h"
+#include "group/store/watchdog.h"
 
 #include <unistd.h>
 

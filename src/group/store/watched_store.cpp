@@ -1,6 +1,6 @@
-#include "group/watched_store.h"
+#include "group/store/watched_store.h"
 
-#include "group/resolver_off.h"
+#include "group/store/resolver_off.h"
 
 namespace brigade::group {
 namespace {

@@ -1,4 +1,4 @@
-#include "group/tcp_store.h"
+#include "group/store/tcp_store.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "brigade/error.h"
-#include "group/resolver_off.h"
+#include "group/store/resolver_off.h"
 
 namespace brigade::group {
 namespace {

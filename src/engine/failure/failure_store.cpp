@@ -1,4 +1,4 @@
-#include "engine/failure_store.h"
+#include "engine/failure/failure_store.h"
 
 #include <chrono>
 #include <random>

@@ -1,4 +1,4 @@
-#include "engine/watcher.h"
+#include "engine/failure/watcher.h"
 
 #include "group/abort_switch.h"
 
