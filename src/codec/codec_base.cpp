@@ -33,7 +33,7 @@ std::string describe(const at::Tensor& tensor) {
 CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
   if (path_ == CodecPath::aten) return Way::aten;
   if (tensor.is_cpu()) return Way::cpu;
-  return tensor.is_cuda() && cuda_kernels() ? Way::cuda : Way::aten;
+  return tensor.is_cuda() && has_cuda_kernels() && cuda_kernels() ? Way::cuda : Way::aten;
 }
 
 int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {

@@ -51,6 +51,8 @@ class CodecBase : public Codec {
                           std::span<float> residual, Bytes headers, Bytes codes) const = 0;
   virtual int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
                           std::span<float> out, bool add) const = 0;
+  // Whether there are twins for CUDA at all; if not, ATen's operations are used there.
+  virtual bool has_cuda_kernels() const { return true; }
   // Whether the next one is there: all in one pass.
   virtual bool reduces_on_cuda() const { return true; }
   virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,

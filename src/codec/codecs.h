@@ -29,5 +29,10 @@ std::unique_ptr<Codec> make_affine_block_codec(CodecPath path = CodecPath::by_de
 // The same with one scale and low end for the whole chunk: n + 8 bytes. Two passes over
 // memory.
 std::unique_ptr<Codec> make_affine_tensor_codec(CodecPath path = CodecPath::by_device);
+// The share `ratio` of each 65,536 values with the largest magnitudes, rounded up, and
+// their places; 6 bytes each. Everything else is lost, or stays in the residual. REQUIRES:
+// 0 < ratio <= 1.
+std::unique_ptr<Codec> make_top_k_codec(double ratio,
+                                        CodecPath path = CodecPath::by_device);
 
 }  // namespace brigade

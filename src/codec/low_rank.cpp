@@ -100,6 +100,13 @@ void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& 
   }
 }
 
+void add(const at::Tensor& m, const Residuals& residuals, int64_t rank) {
+  if (residuals.empty()) return;
+  // The product costs nothing beside the memory that is read and written.
+  project(m, residuals, at::zeros({m.size(0), m.size(2), rank}, m.options()),
+          at::empty({m.size(0), m.size(1), rank}, m.options()));
+}
+
 void project_back(const at::Tensor& m, const Residuals& residuals, const at::Tensor& p,
                   at::Tensor q) {
   for (int64_t index = 0; index < m.size(0); ++index) {

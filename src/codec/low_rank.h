@@ -28,6 +28,8 @@ bool has_kernels(const at::Tensor& m, int64_t rank);
 // and P = residual Q; M stays as it is. REQUIRES: every residual has a sum.
 void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& q,
              at::Tensor p);
+// Kernels only. M is added to each residual, as project() does it, and nothing else.
+void add(const at::Tensor& m, const Residuals& residuals, int64_t rank);
 // Kernels only. Q = Mᵀ P; with residuals, those that project() left take the place of M.
 void project_back(const at::Tensor& m, const Residuals& residuals, const at::Tensor& p,
                   at::Tensor q);

@@ -8,13 +8,15 @@
 namespace brigade {
 namespace {
 
-// Any codec that takes a residual.
-class QuantizingHook : public Hook {
+class FeedbackHook : public Hook {
  public:
-  QuantizingHook(std::shared_ptr<const Codec> codec, bool flat)
-      : name_(codec->name()), exchange_(std::move(codec), flat), flat_(flat) {}
+  FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
+      : name_(codec->name()), exchange_(std::move(codec), flat) {
+    if (flat) options += options.empty() ? "flat=1" : ",flat=1";
+    fingerprint_ = name_ + (options.empty() ? "" : ":") + options;
+  }
   std::string name() const override { return name_; }
-  std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
+  std::string fingerprint() const override { return fingerprint_; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor error;
@@ -40,8 +42,8 @@ class QuantizingHook : public Hook {
 
  private:
   const std::string name_;
+  std::string fingerprint_;
   TwoPhase exchange_;
-  const bool flat_;
   ErrorMemory errors_;
   // Of the last step. A checkpoint has it for its reader: whatever it is, errors that are
   // loaded count where they are.
@@ -51,10 +53,14 @@ class QuantizingHook : public Hook {
 }  // namespace
 
 std::shared_ptr<Hook> make_int8(bool flat) {
-  return std::make_shared<QuantizingHook>(make_int8_codec(), flat);
+  return std::make_shared<FeedbackHook>(make_int8_codec(), flat, "");
 }
 std::shared_ptr<Hook> make_int4(bool flat) {
-  return std::make_shared<QuantizingHook>(make_int4_codec(), flat);
+  return std::make_shared<FeedbackHook>(make_int4_codec(), flat, "");
+}
+std::shared_ptr<Hook> make_with_feedback(std::shared_ptr<const Codec> codec, bool flat,
+                                         std::string options) {
+  return std::make_shared<FeedbackHook>(std::move(codec), flat, std::move(options));
 }
 
 }  // namespace brigade

@@ -22,6 +22,9 @@ void check_options(const std::string& name, const PowerSGDOptions& options) {
          "more than 0");
   demand(options.orthogonalization_epsilon >= 0, "eps", options.orthogonalization_epsilon,
          "0 or more");
+  const bool may_be_one = name == "powersgd";
+  demand(options.rounds == 2 || (may_be_one && options.rounds == 1), "rounds",
+         options.rounds, may_be_one ? "1 or 2" : "2");
 }
 
 // In double: the square of 1e30 is no float.
@@ -96,7 +99,8 @@ std::string PowerSGDBase::fingerprint() const {
       ",start=", options_.start_powerSGD_iter, ",min_rate=", options_.min_compression_rate,
       ",ef=", options_.use_error_feedback, ",warm=", options_.warm_start,
       ",eps=", options_.orthogonalization_epsilon, ",seed=", options_.random_seed,
-      ",batch=", options_.batch_tensors_with_same_shape);
+      ",batch=", options_.batch_tensors_with_same_shape,
+      options_.rounds == 2 ? "" : ",rounds=1");
 }
 
 CompressionStats PowerSGDBase::compression_stats() const {

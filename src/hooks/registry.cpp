@@ -14,6 +14,7 @@
 #include "hooks/int8.h"
 #include "hooks/of_hooks/small.h"
 #include "hooks/registered.h"
+#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {
@@ -52,6 +53,17 @@ std::shared_ptr<Hook> dense(const base::OptionSpec& given) {
   return with_small_option(factory(given.flag("flat", false)), given.size("small", 0));
 }
 
+constexpr double kRatio = 0.01;
+
+std::shared_ptr<Hook> top_k(const base::OptionSpec& given) {
+  return with_small_option(
+      make_top_k(given.number("ratio", kRatio), given.flag("flat", false)),
+      given.size("small", 0));
+}
+std::shared_ptr<Hook> random_k(const base::OptionSpec& given) {
+  return make_random_k(given.number("ratio", kRatio), given.natural("seed", 0));
+}
+
 template <std::shared_ptr<PowerSGDHook> (*factory)(PowerSGDOptions)>
 std::shared_ptr<Hook> power_sgd(const base::OptionSpec& given) {
   PowerSGDOptions options;
@@ -66,6 +78,7 @@ std::shared_ptr<Hook> power_sgd(const base::OptionSpec& given) {
   options.random_seed = given.natural("seed", options.random_seed);
   options.batch_tensors_with_same_shape =
       given.flag("batch", options.batch_tensors_with_same_shape);
+  options.rounds = given.integer("rounds", options.rounds);
   return factory(options);
 }
 
@@ -85,8 +98,13 @@ std::shared_ptr<Hook> make_rules(std::string_view options) {
 }
 
 const std::vector<std::string_view> kDenseOptions{"flat", "small"};
-const std::vector<std::string_view> kPowerSGDOptions{"rank", "start", "min_rate", "ef",
-                                                     "warm", "eps",   "seed",     "batch"};
+const std::vector<std::string_view> kBatchedPowerSGDOptions{
+    "rank", "start", "min_rate", "ef", "warm", "eps", "seed", "batch"};
+const std::vector<std::string_view> kPowerSGDOptions = [] {
+  std::vector<std::string_view> options = kBatchedPowerSGDOptions;
+  options.push_back("rounds");
+  return options;
+}();
 
 const std::array kRows{
     Row{{"allreduce", "the exact mean, in the gradients' own dtype", {}, 1e-5, false},
@@ -107,7 +125,7 @@ const std::array kRows{
         power_sgd<make_power_sgd>},
     Row{{"batched_powersgd",
          "the whole bucket as one low-rank square: fewest bytes, coarsest",
-         kPowerSGDOptions, 1.0, true},
+         kBatchedPowerSGDOptions, 1.0, true},
         power_sgd<make_batched_power_sgd>},
     Row{{"noop", "no communication: only to see what it costs", {}, -1, false},
         plain<make_noop>},
@@ -117,6 +135,18 @@ const std::array kRows{
     Row{{"int4", "rotated int4 with a scale for each 128 values and error feedback",
          kDenseOptions, 2e-1, true},
         dense<make_int4>},
+    Row{{"topk",
+         "the largest values and their places, the rest in later steps",
+         {"ratio", "flat", "small"},
+         1.0,
+         true},
+        top_k},
+    Row{{"randomk",
+         "values drawn at random, the same on all ranks, the rest in later steps",
+         {"ratio", "seed"},
+         1.5,
+         true},
+        random_k},
     Row{{"rules",
          "a hook for each kind of parameter, by name: PATTERN=HOOK;PATTERN=HOOK",
          {},

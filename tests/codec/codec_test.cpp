@@ -29,6 +29,8 @@ const Row kRows[] = {
     {"bf16", make_bf16_codec, 64, 0x1p-8, [](int64_t n) { return 2 * n; }},
     {"int8", make_int8_codec, 256, 0.5 / 127, [](int64_t n) { return n + n / 256 * 4; }},
     {"int4", make_int4_codec, 128, 0.2, [](int64_t n) { return n / 2 + n / 128 * 4; }, 128},
+    {"topk", [](CodecPath path) { return make_top_k_codec(0.25, path); }, 64, 1.0,
+     [](int64_t n) { return n + (n / 4 + 1) / 2 * 4; }, int64_t{1} << 40},
     {"affine_block", make_affine_block_codec, 512, 1.0 / 255,
      [](int64_t n) { return n + n / 512 * 8; }},
     {"affine_tensor", make_affine_tensor_codec, 64, 1.0 / 255,

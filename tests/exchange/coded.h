@@ -18,6 +18,7 @@ inline std::vector<std::shared_ptr<Codec>> all_codecs() {
   all.push_back(make_int4_codec());
   all.push_back(make_affine_block_codec());
   all.push_back(make_affine_tensor_codec());
+  all.push_back(make_top_k_codec(0.5));
   return all;
 }
 

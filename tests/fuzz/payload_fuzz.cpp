@@ -17,9 +17,14 @@ namespace {
 using namespace brigade;
 
 using Make = std::unique_ptr<Codec> (*)(CodecPath);
-constexpr std::array<Make, 6> kMakers{&make_fp16_codec,          &make_bf16_codec,
-                                      &make_int8_codec,          &make_affine_block_codec,
-                                      &make_affine_tensor_codec, &make_int4_codec};
+constexpr std::array<Make, 7> kMakers{
+    &make_fp16_codec,
+    &make_bf16_codec,
+    &make_int8_codec,
+    &make_affine_block_codec,
+    &make_affine_tensor_codec,
+    &make_int4_codec,
+    [](CodecPath path) { return make_top_k_codec(0.25, path); }};
 
 bool same(const at::Tensor& a, const at::Tensor& b) {
   const auto* x = a.const_data_ptr<float>();

@@ -160,6 +160,46 @@ TEST_P(PowerSgdRanks, AGradientOfLowRankIsReproduced) {
   });
 }
 
+// Ranks share the left factor; the mean is of rank 2, and stays from step to step.
+TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Rig rig(group, "", {{40, 30}, {64, 64}, {9}});
+    std::vector<at::Tensor> inputs;
+    for (const auto& [rows, columns] : {std::pair{40, 30}, {64, 64}, {9, 0}}) {
+      const at::Tensor left = normal({rows, columns > 0 ? 2 : 1}, rows);
+      const at::Tensor right = normal({left.size(1), std::max(columns, 1)},
+                                      static_cast<uint64_t>(columns + group.rank()));
+      inputs.push_back(at::matmul(left, right).to(at::kFloat));
+    }
+    inputs[2] = inputs[2].flatten();
+    for (const char* options :
+         {",rank=2", ",rank=2,ef=0", ",batch=1,rank=3", ",rank=5,ef=0,min_rate=1"}) {
+      SCOPED_TRACE(options);
+      rig.ddp->set_hook(make_hook("powersgd:start=0,rounds=1" + std::string(options)));
+      std::vector<at::Tensor> sums(3);
+      for (int step = 0; step < 4; ++step) {
+        const auto results = rig.train_on(inputs);
+        if (step > 0) {  // the first step's buckets are others
+          EXPECT_EQ(rig.ddp->hook_stats().last_step.collectives, 3) << "one a bucket";
+        }
+        for (size_t index = 0; index < inputs.size(); ++index) {
+          const at::Tensor mean = mean_over(group, inputs[index]);
+          at::Tensor& sum = sums[index];
+          sum = sum.defined() ? sum + results[index] : results[index].to(at::kDouble);
+          const bool fed_back = std::string(options).find("ef=0") == std::string::npos;
+          // What one step lacks comes in the next, which sends Q for the P of all so far.
+          if (step % 2 == 1 && fed_back) {
+            EXPECT_LE(relative(sum, mean * (step + 1)), 2e-5);
+          }
+          if (step >= 1 && !fed_back) {
+            EXPECT_LE(relative(results[index], mean), 2e-5) << "step " << step;
+          }
+        }
+      }
+    }
+  });
+}
+
 // The best that any matrix of that rank can do.
 double best_error(const at::Tensor& matrix, int64_t rank) {
   const at::Tensor values = at::linalg_svdvals(matrix);
@@ -183,6 +223,8 @@ TEST(PowerSgd, WarmStartFindsTheBestMatrixAndNoneDoesNot) {
     const double cold = error_after("powersgd:start=0,rank=2,ef=0,warm=0");
     EXPECT_LE(warm, best * 1.002);
     EXPECT_GE(cold, best * 1.01) << "best " << best << ", warm " << warm;
+    const double one_round = error_after("powersgd:start=0,rank=2,ef=0,rounds=1");
+    EXPECT_LE(one_round, best * 1.01);
     const double batched = error_after("batched_powersgd:start=0,rank=2,ef=0");
     const double batched_cold = error_after("batched_powersgd:start=0,rank=2,ef=0,warm=0");
     EXPECT_LT(batched, batched_cold);
@@ -283,6 +325,9 @@ TEST(PowerSgd, OptionsOutOfRangeAreRefusedWithFieldValueAndRule) {
             "powersgd: min_rate is nan, expected more than 0");
   EXPECT_EQ(refusal("powersgd:eps=-0.5"), "powersgd: eps is -0.5, expected 0 or more");
   EXPECT_EQ(refusal("powersgd:eps=nan"), "powersgd: eps is nan, expected 0 or more");
+  EXPECT_EQ(refusal("powersgd:rounds=3"), "powersgd: rounds is 3, expected 1 or 2");
+  EXPECT_EQ(message_of([] { make_batched_power_sgd({.rounds = 1}); }),
+            "batched_powersgd: rounds is 1, expected 2");
   EXPECT_EQ(refusal("powersgd:seed=-1"),
             "hook 'powersgd': seed is '-1', expected a whole number, 0 or more");
   EXPECT_EQ(message_of([] { make_power_sgd({.matrix_approximation_rank = 0}); }),

@@ -26,7 +26,7 @@ std::string refusal(const std::string& spec) {
 
 constexpr const char* kKnown =
     " known: allreduce, fp16, bf16, quantize_per_tensor, quantize_per_channel, powersgd, "
-    "batched_powersgd, noop, int8, int4, rules, auto";
+    "batched_powersgd, noop, int8, int4, topk, randomk, rules, auto";
 
 TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
   const std::vector<std::string_view> expected{"allreduce",
@@ -39,6 +39,8 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
                                                "noop",
                                                "int8",
                                                "int4",
+                                               "topk",
+                                               "randomk",
                                                "rules",
                                                "auto"};
   std::vector<std::string_view> names;
@@ -56,9 +58,10 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
 
 TEST(HookTable, EveryOptionOfARowIsTakenAndShowsInTheFingerprint) {
   const std::map<std::string_view, std::string> values{
-      {"rank", "3"}, {"start", "7"},    {"min_rate", "1.5"}, {"ef", "0"},
-      {"warm", "0"}, {"eps", "0.25"},   {"seed", "9"},       {"batch", "1"},
-      {"flat", "1"}, {"small", "1024"}, {"least", "fp16"},   {"among", "fp16"}};
+      {"rank", "3"},   {"start", "7"},    {"min_rate", "1.5"}, {"ef", "0"},
+      {"warm", "0"},   {"eps", "0.25"},   {"seed", "9"},       {"batch", "1"},
+      {"flat", "1"},   {"small", "1024"}, {"least", "fp16"},   {"among", "fp16"},
+      {"rounds", "1"}, {"ratio", "0.25"}};
   for (const HookEntry& entry : hook_table()) {
     std::set<std::string> prints{make_hook(entry.name)->fingerprint()};
     for (std::string_view option : entry.options) {

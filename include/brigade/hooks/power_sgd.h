@@ -25,6 +25,10 @@ struct PowerSGDOptions {
   // Added to every column's norm; 0 is safe: a column of zeros stays zero.
   double orthogonalization_epsilon = 0;
   uint64_t random_seed = 0;
+  // 2: P and Q in every step, one all-reduce after the other. 1: P and Q in turns, one
+  // all-reduce a step: half the bytes and half the latency, and less exact, as each is
+  // computed with the other of the step before. Only for make_power_sgd.
+  int64_t rounds = 2;
 
   // ---- changes only speed or memory
   // Steps between two log lines with the compression statistics.
@@ -45,8 +49,8 @@ class BRIGADE_API PowerSGDHook : public Hook {
 };
 
 // Each matrix of a bucket by itself; vectors and matrices too small to gain go uncompressed
-// with the P's in one all-reduce; the Q's follow in a second. Keeps errors and Q's by
-// parameter. Throws ConfigError for options out of range.
+// with the P's in one all-reduce; the Q's follow in a second, unless `rounds` is 1. Keeps
+// errors and Q's by parameter. Throws ConfigError for options out of range.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
 // The whole bucket as one square matrix: faster, coarser.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_batched_power_sgd(

@@ -17,15 +17,15 @@ double values_of_shape(const std::vector<int64_t>& shape) {
   return values;
 }
 
-// Values that PowerSGD sends of one parameter: both factors, or all of it where that is not
-// smaller by the hook's default factor of 2.
-double low_rank_values(const std::vector<int64_t>& shape, int rank) {
+// Values that PowerSGD sends of one parameter: both factors, or with one phase either in
+// turns; or all of it where that is not smaller by the hook's default factor of 2.
+double low_rank_values(const std::vector<int64_t>& shape, int rank, int phases) {
   const double values = values_of_shape(shape);
   if (shape.size() < 2) return values;
   const double rows = static_cast<double>(shape[0]);
   const double columns = rows > 0 ? values / rows : 0;
   const double factors = (rows + columns) * std::min({double(rank), rows, columns});
-  return factors * 2 < values ? factors : values;
+  return factors * 2 < values ? factors * phases / 2 : values;
 }
 
 // Threads and the link as servers: each does one thing at a time, in the order of asking.
@@ -231,7 +231,7 @@ class Simulation {
 
 HookKind kind_of(std::string_view name) {
   if (name == "noop") return {Route::none, 0, false};
-  if (name == "allreduce") return {Route::ring, 1, false};
+  if (name == "allreduce" || name == "randomk") return {Route::ring, 1, false};
   if (name == "powersgd" || name == "batched_powersgd") return {Route::ring, 2, true};
   return {};
 }
@@ -241,8 +241,9 @@ BucketLoad load_of(const ShapeList& shapes, const HookCost& cost, int rank) {
   for (const auto& shape : shapes) {
     const double values = values_of_shape(shape);
     load.values += values;
-    load.payload_bytes += cost.kind.low_rank ? 4 * low_rank_values(shape, rank)
-                                             : values * cost.bytes_per_value;
+    load.payload_bytes += cost.kind.low_rank
+                              ? 4 * low_rank_values(shape, rank, cost.kind.phases)
+                              : values * cost.bytes_per_value;
   }
   if (cost.spec.find("batched_") != std::string::npos) {
     const double side = std::ceil(std::sqrt(load.values));

@@ -135,6 +135,10 @@ TEST(PlanModel, LowRankHooksSendTheirFactors) {
   // A vector and a matrix too small to gain as they are, of the kernel two columns each
   // way.
   EXPECT_EQ(one[0].payload_bytes, 4 * (1000 + 2 * (64 + 288) + 16));
+  const HookCost in_turns = cost_of("powersgd:rank=2,rounds=1", {}, {}, {.values = 1});
+  EXPECT_EQ(in_turns.kind.phases, 1);
+  EXPECT_EQ(buckets_of({{1000}, {64, 32, 3, 3}, {4, 4}}, in_turns, 2)[0].payload_bytes,
+            4 * (1000 + 64 + 288 + 16));
   const HookCost batched{.spec = "batched_powersgd:rank=2",
                          .kind = kind_of("batched_powersgd")};
   const auto square = buckets_of({{1000, 1000}}, batched, 2);

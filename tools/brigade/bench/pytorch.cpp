@@ -54,7 +54,7 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-constexpr std::array<std::string_view, 2> kOwnHooks{"int8", "int4"};
+constexpr std::array<std::string_view, 4> kOwnHooks{"int8", "int4", "topk", "randomk"};
 
 // Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
 // in docs/facts.md.

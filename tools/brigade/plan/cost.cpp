@@ -13,6 +13,8 @@ HookCost cost_of(const std::string& spec, const Machine& machine, const ProbeSam
                              sample.wire_bytes * machine.transport_seconds_per_byte);
   };
   HookCost cost{.spec = spec, .kind = kind_of(base_name(spec))};
+  if (cost.kind.low_rank && spec.find("rounds=1") != std::string::npos)
+    cost.kind.phases = 1;
   if (cost.kind.route == Route::none) {
     cost.tolerance = tolerance_of(spec);
     return cost;

@@ -1,0 +1,85 @@
+// What the forms of PowerSGD share that compress each matrix by itself.
+//
+// Vocabulary. A *matrix* is a gradient of two or more dimensions, seen as its first
+// dimension by the rest. A *group* is one matrix or, with batching, all matrices of one
+// shape: M (b, rows, columns), P (b, rows, r), Q (b, columns, r), M ≈ P Qᵀ.
+// *Leftovers* are the gradients that go uncompressed.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codec/low_rank.h"
+#include "hooks/power_sgd_core.h"
+
+namespace brigade {
+
+// What is kept of one parameter. Spares replace columns of zeros.
+struct MatrixMemory {
+  low_rank::Residual error;
+  at::Tensor q;      // (columns, r): the last step's
+  at::Tensor spare;  // the first q
+  // With one round: (rows, r), if the last step sent P instead of Q, and its spare.
+  at::Tensor p;
+  at::Tensor spare_p;
+};
+
+struct MatrixGroup {
+  std::vector<at::Tensor> gradients;
+  std::vector<MatrixMemory*> memories;
+  at::Tensor m;
+  at::Tensor p;
+  at::Tensor q;
+  // The kernels leave M alone until it is rebuilt, and add M to the stored errors. ATen's
+  // operations add the errors to M.
+  bool kernels = false;
+
+  int64_t batch() const { return m.size(0); }
+  int64_t rows() const { return m.size(1); }
+  int64_t columns() const { return m.size(2); }
+};
+
+// One flat tensor that holds the given shapes one after the other, and views of them.
+struct Packed {
+  at::Tensor flat;
+  std::vector<at::Tensor> views;
+};
+Packed pack(const std::vector<std::vector<int64_t>>& shapes,
+            const at::TensorOptions& options);
+
+class PowerSGDMatrices : public PowerSGDBase {
+ public:
+  explicit PowerSGDMatrices(PowerSGDOptions options) : PowerSGDBase("powersgd", options) {}
+  HookState state() const override;
+  void load_state(const HookState& state) override;
+  void reset() override {
+    reset_base();
+    memory_.clear();
+  }
+
+ protected:
+  struct Plan {
+    std::vector<MatrixGroup> groups;  // each with its M
+    std::vector<at::Tensor> leftovers;
+  };
+  Plan plan(const Bucket& bucket);
+  int64_t rank_of(int64_t rows, int64_t columns) const {
+    return std::min({rows, columns, options_.matrix_approximation_rank});
+  }
+  // Where the errors are to be fed back: those of the group, zero at first.
+  low_rank::Residuals errors_of(const MatrixGroup& group) const;
+  // Without kernels: M gets the stored errors.
+  void add_errors(MatrixGroup& group) const;
+  // The gradients become M, where they are not M's memory.
+  static void write_back(MatrixGroup& group);
+
+ private:
+  bool pays(int64_t rows, int64_t columns) const;
+
+  std::map<std::string, MatrixMemory> memory_;
+};
+
+// The factory of each form.
+std::shared_ptr<PowerSGDHook> make_one_round_power_sgd(PowerSGDOptions options);
+
+}  // namespace brigade

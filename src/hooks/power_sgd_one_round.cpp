@@ -1,0 +1,156 @@
+// One round a step. The *basis* is what the last step sent, Q or P, made orthonormal: the
+// same on all ranks. The other factor is computed with it and sent, beside the leftovers;
+// in the next step it is the basis. So P and Q take turns, and two steps are one of the
+// form with two rounds, with a matrix that changes in between.
+#include <ATen/ATen.h>
+
+#include "codec/low_rank.h"
+#include "hooks/power_sgd_matrices.h"
+
+namespace brigade {
+namespace {
+
+// A group in a step.
+struct Round {
+  MatrixGroup* group;
+  bool sends_q;    // P is the basis
+  at::Tensor own;  // this rank's share of what is sent
+  const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
+};
+
+class OneRoundPowerSGD : public PowerSGDMatrices {
+ public:
+  using PowerSGDMatrices::PowerSGDMatrices;
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
+
+ private:
+  Round begin(MatrixGroup& group);
+  at::Tensor start_of(MatrixMemory& memory, bool sends_q, const MatrixGroup& group);
+  void project(Round& round, const at::Tensor& to);
+  void rebuild(Round& round);
+  void keep_errors(const Round& round, int64_t place, const at::Tensor& finite);
+};
+
+at::Tensor OneRoundPowerSGD::start_of(MatrixMemory& memory, bool sends_q,
+                                      const MatrixGroup& group) {
+  at::Tensor& spare = sends_q ? memory.spare_p : memory.spare;
+  if (!options_.warm_start || !spare.defined()) {
+    const int64_t length = sends_q ? group.rows() : group.columns();
+    spare = next_start({length, rank_of(group.rows(), group.columns())}, group.m.options());
+  }
+  const at::Tensor& last = sends_q ? memory.p : memory.q;
+  return last.defined() ? revive(last, spare) : spare;
+}
+
+Round OneRoundPowerSGD::begin(MatrixGroup& group) {
+  Round round{&group, group.memories.front()->p.defined(), {}};
+  std::vector<at::Tensor> starts;
+  for (MatrixMemory* memory : group.memories)
+    starts.push_back(start_of(*memory, round.sends_q, group));
+  at::Tensor basis = at::stack(starts);
+  orthogonalize(basis, options_.orthogonalization_epsilon);
+  (round.sends_q ? group.p : group.q) = basis;
+  return round;
+}
+
+void OneRoundPowerSGD::project(Round& round, const at::Tensor& to) {
+  MatrixGroup& group = *round.group;
+  (round.sends_q ? group.q : group.p) = to;
+  if (group.kernels) {
+    const low_rank::Residuals errors = errors_of(group);
+    if (round.sends_q) {
+      low_rank::add(group.m, errors, group.p.size(2));
+      low_rank::project_back(group.m, errors, group.p, group.q);
+    } else {
+      low_rank::project(group.m, errors, group.q, group.p);
+    }
+  } else {
+    add_errors(group);
+    if (round.sends_q) {
+      at::bmm_out(group.q, group.m.transpose(1, 2), group.p);
+    } else {
+      at::bmm_out(group.p, group.m, group.q);
+    }
+  }
+  if (options_.use_error_feedback) round.own = to.clone();
+}
+
+// The error is what this rank's own share lost: over the ranks, the mean of the shares is
+// what was sent, so the mean of the errors is what the result lacks.
+void OneRoundPowerSGD::keep_errors(const Round& round, int64_t place,
+                                   const at::Tensor& finite) {
+  MatrixGroup& group = *round.group;
+  low_rank::Residual& error = group.memories[static_cast<size_t>(place)]->error;
+  const at::Tensor p = round.sends_q ? group.p[place] : round.own[place];
+  const at::Tensor q = round.sends_q ? round.own[place] : group.q[place];
+  if (!group.kernels) {
+    error = {keep(finite, group.m[place] - at::mm(p, q.t()), error.sum), {}, {}};
+  } else if (finite.item<bool>()) {
+    error.p = p.clone();
+    error.q = q.clone();
+  } else {
+    low_rank::take_back(error, group.m[place]);
+  }
+}
+
+void OneRoundPowerSGD::rebuild(Round& round) {
+  MatrixGroup& group = *round.group;
+  for (int64_t place = 0; place < group.batch(); ++place) {
+    MatrixMemory& memory = *group.memories[static_cast<size_t>(place)];
+    const at::Tensor sent = round.sent()[place], finite = at::isfinite(sent.sum());
+    if (options_.use_error_feedback) keep_errors(round, place, finite);
+    if (!options_.warm_start) continue;
+    // Zeros are replaced by the spare.
+    const at::Tensor next = at::where(finite, sent, at::zeros_like(sent));
+    memory.q = round.sends_q ? next : at::Tensor();
+    memory.p = round.sends_q ? at::Tensor() : next;
+  }
+  if (group.kernels) {
+    low_rank::rebuild(group.m, group.p, group.q);
+  } else {
+    at::bmm_out(group.m, group.p, group.q.transpose(1, 2));
+  }
+  write_back(group);
+}
+
+Task<at::Tensor> OneRoundPowerSGD::reduce(Bucket bucket, Comm& comm) {
+  if (!compresses(bucket)) {
+    co_return co_await average(bucket, comm);
+  }
+  Plan plan = this->plan(bucket);
+  std::vector<Round> rounds;
+  std::vector<std::vector<int64_t>> shapes;
+  for (MatrixGroup& group : plan.groups) {
+    rounds.push_back(begin(group));
+    shapes.push_back({group.batch(), rounds.back().sends_q ? group.columns() : group.rows(),
+                      rank_of(group.rows(), group.columns())});
+  }
+  for (const at::Tensor& leftover : plan.leftovers) shapes.push_back({leftover.numel()});
+  const Packed packed =
+      pack(shapes,
+           bucket.buffer().options().dtype(compute_dtype(bucket.buffer().scalar_type())));
+  count(bucket, bucket.buffer().numel(), packed.flat.numel());
+
+  // From the end, which the backward pass wrote last.
+  for (size_t index = rounds.size(); index-- > 0;)
+    project(rounds[index], packed.views[index]);
+  for (size_t index = 0; index < plan.leftovers.size(); ++index)
+    packed.views[rounds.size() + index].copy_(plan.leftovers[index].flatten());
+  at::Tensor flat = packed.flat.div_(comm.size());
+  co_await comm.all_reduce(flat);
+
+  for (Round& round : rounds) rebuild(round);
+  for (size_t index = 0; index < plan.leftovers.size(); ++index) {
+    const at::Tensor& mean = packed.views[rounds.size() + index];
+    plan.leftovers[index].copy_(mean.view(plan.leftovers[index].sizes()));
+  }
+  co_return bucket.buffer();
+}
+
+}  // namespace
+
+std::shared_ptr<PowerSGDHook> make_one_round_power_sgd(PowerSGDOptions options) {
+  return std::make_shared<OneRoundPowerSGD>(options);
+}
+
+}  // namespace brigade

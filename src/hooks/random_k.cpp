@@ -1,0 +1,127 @@
+// Vocabulary. The bucket is cut into as many *strata* as values are sent, of nearly equal
+// length; of each one value is drawn, by a hash of seed, step, bucket and stratum. So every
+// value has its turn with the same probability, and memory is read in its order.
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+
+#include <cmath>
+
+#include "hooks/error_memory.h"
+#include "hooks/float_values.h"
+#include "hooks/ratio.h"
+#include "hooks/sparsified.h"
+
+namespace brigade {
+namespace {
+
+// splitmix64's last steps.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// FNV-1a: the same on every machine.
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 0xCBF29CE484222325ull;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ull;
+  return hash;
+}
+
+// Places of `count` of n values, rising.
+at::Tensor draw(int64_t n, int64_t count, uint64_t key) {
+  at::Tensor places = at::empty({count}, at::kLong);
+  auto* to = places.mutable_data_ptr<int64_t>();
+  const auto begin = [&](int64_t stratum) {
+    return static_cast<int64_t>(static_cast<__int128>(stratum) * n / count);
+  };
+  for (int64_t stratum = 0; stratum < count; ++stratum) {
+    const auto length = static_cast<uint64_t>(begin(stratum + 1) - begin(stratum));
+    const uint64_t random =
+        mixed(key + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(stratum));
+    to[stratum] = begin(stratum) + static_cast<int64_t>(random % length);
+  }
+  return places;
+}
+
+class RandomK : public Hook {
+ public:
+  RandomK(double ratio, uint64_t seed) : ratio_(ratio), seed_(seed) {}
+  std::string name() const override { return "randomk"; }
+  std::string fingerprint() const override {
+    return c10::str("randomk:ratio=", ratio_, ",seed=", seed_);
+  }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
+
+  HookState state() const override {
+    HookState state;
+    errors_.save(state);
+    state.values["step"] = std::to_string(step_);
+    return state;
+  }
+  void load_state(const HookState& state) override {
+    errors_.load(state);
+    const auto found = state.values.find("step");
+    if (found == state.values.end())
+      throw ConfigError("randomk: the state has no 'step'; is it another hook's?");
+    step_ = std::stoll(found->second);
+  }
+  void reset() override {
+    errors_ = {};
+    step_ = 0;
+  }
+
+ private:
+  const double ratio_;
+  const uint64_t seed_;
+  int64_t step_ = 0;  // counted at the last bucket, before the first co_await
+  ErrorMemory errors_;
+};
+
+// 0, or NaN if not all are finite.
+at::Tensor flaw_of(const at::Tensor& values) {
+  const auto [least, most] = at::aminmax(values);
+  return (least * 0 + most * 0).view({1});
+}
+
+Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
+  const int64_t n = bucket.buffer().numel();
+  const uint64_t key =
+      mixed(seed_ + mixed(hash_of(bucket.names().front()) + static_cast<uint64_t>(step_)));
+  if (bucket.is_last()) ++step_;
+  if (comm.size() == 1 || n == 0) co_return bucket.buffer();
+  FloatValues floats(bucket.buffer());
+  at::Tensor values = floats.values(), error = errors_.of(bucket);
+  const auto count = static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(n)));
+  const at::Tensor places = draw(n, count, key).to(values.device());
+
+  // The error becomes what is to be sent at some time; what is sent now leaves it.
+  error.add_(values);
+  at::Tensor message = at::empty({count + 1}, values.options());
+  at::Tensor sent = message.narrow(0, 0, count), flaw = message.narrow(0, count, 1);
+  at::index_select_out(sent, error, 0, places);
+  flaw.copy_(flaw_of(error));
+  message.div_(comm.size());
+  co_await comm.all_reduce(message);
+
+  const at::Tensor whole = flaw == 0;
+  if (values.is_cpu() && whole.item<bool>()) {
+    error.index_fill_(0, places, 0);
+    values.zero_().index_copy_(0, places, sent);
+  } else {
+    // A bad step: it shows everywhere, and is taken back.
+    const at::Tensor before = (error - values).nan_to_num(0, 0, 0);
+    error.copy_(at::where(whole, error.index_fill(0, places, 0), before));
+    values.copy_(flaw.expand_as(values)).index_add_(0, places, sent);
+  }
+  co_return floats.give_back();
+}
+
+}  // namespace
+
+std::shared_ptr<Hook> make_random_k(double ratio, uint64_t seed) {
+  check_ratio("randomk", ratio);
+  return std::make_shared<RandomK>(ratio, seed);
+}
+
+}  // namespace brigade
