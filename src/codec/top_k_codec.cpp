@@ -57,6 +57,8 @@ class TopKCodec final : public CodecBase {
                      Bytes headers, Bytes codes) const override {
     auto* to = reinterpret_cast<float*>(headers.data());
     auto* places = reinterpret_cast<uint16_t*>(codes.data());
+    const int64_t total = kept(std::ssize(values));
+    if (total % 2 == 1) places[total] = 0;  // fills up to 4 bytes
     each_block(std::ssize(values), [&](size_t at, size_t size, size_t begin, size_t count) {
       kernels::top_k(values.subspan(at, size), scale,
                      residual.empty() ? residual : residual.subspan(at, size),

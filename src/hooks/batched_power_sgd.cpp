@@ -1,8 +1,11 @@
-// The whole bucket as one square matrix, filled up with zeros: M ≈ P Qᵀ.
+// The whole bucket as one square matrix: M ≈ P Qᵀ. The last row may be short, and counts as
+// filled up with zeros.
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <optional>
 
+#include "codec/low_rank.h"
 #include "hooks/error_memory.h"
 #include "hooks/power_sgd_core.h"
 
@@ -13,6 +16,22 @@ namespace {
 struct Square {
   at::Tensor q;
   at::Tensor spare;
+};
+
+// The bucket's values, or their sum with the errors, as a matrix that nobody filled up: its
+// whole rows where they are, and the *tail*, the start of one more row.
+struct Cut {
+  Cut(const at::Tensor& flat, int64_t side)
+      : rows(flat.narrow(0, 0, flat.numel() / side * side).view({1, -1, side})),
+        tail(flat.narrow(0, rows.numel(), flat.numel() - rows.numel())) {}
+  at::Tensor rows;  // (1, rows, side)
+  at::Tensor tail;  // (less than side)
+
+  // Of P: the part of the whole rows; the tail's, (1, r).
+  at::Tensor whole(const at::Tensor& p) const { return p.narrow(1, 0, rows.size(1)); }
+  at::Tensor last(const at::Tensor& p) const { return p[0].narrow(0, rows.size(1), 1); }
+  // Of Q: what meets the tail, (tail, r).
+  at::Tensor met(const at::Tensor& q) const { return q[0].narrow(0, 0, tail.numel()); }
 };
 
 class BatchedPowerSGD : public PowerSGDBase {
@@ -48,50 +67,131 @@ class BatchedPowerSGD : public PowerSGDBase {
   }
 
  private:
+  void project(const Cut& values, const Cut* sum, const at::Tensor& q,
+               const at::Tensor& p) const;
+  void project_back(const Cut& sum, const at::Tensor& p, const at::Tensor& q) const;
+  void rebuild(at::Tensor values, const at::Tensor& error, const at::Tensor& p,
+               const at::Tensor& q) const;
+  at::Tensor start_of(const Bucket& bucket, int64_t side, int64_t rank,
+                      const at::TensorOptions& options, at::Tensor& memory);
+
   ErrorMemory errors_;
   std::map<std::string, Square> squares_;  // by the bucket's first parameter
 };
+
+// P = (M + error) Q, and the error becomes that sum.
+void BatchedPowerSGD::project(const Cut& values, const Cut* sum, const at::Tensor& q,
+                              const at::Tensor& p) const {
+  at::Tensor whole = values.whole(p);
+  const Cut& from = sum ? *sum : values;
+  if (low_rank::has_kernels(values.rows, q.size(2))) {
+    low_rank::Residual residual;
+    low_rank::Residuals residuals;
+    if (sum) residual.sum = sum->rows[0];
+    if (sum) residuals.push_back(&residual);
+    low_rank::project(values.rows, residuals, q, whole);
+  } else {
+    if (sum) at::Tensor(sum->rows).add_(values.rows);
+    whole.copy_(at::bmm(from.rows.to(p.scalar_type()), q));
+  }
+  if (sum) at::Tensor(sum->tail).add_(values.tail);
+  if (from.tail.numel() > 0) {
+    const at::Tensor tail = from.tail.to(p.scalar_type()).unsqueeze(0);
+    from.last(p).copy_(at::mm(tail, from.met(q)));
+  }
+}
+
+// Q = sumᵀ P
+void BatchedPowerSGD::project_back(const Cut& sum, const at::Tensor& p,
+                                   const at::Tensor& q) const {
+  const bool floats = p.scalar_type() == at::kFloat;  // errors always are
+  if (floats && low_rank::has_kernels(sum.rows, p.size(2))) {
+    low_rank::project_back(sum.rows, {}, sum.whole(p).contiguous(), q);
+  } else {
+    at::Tensor(q).copy_(
+        at::bmm(sum.rows.to(p.scalar_type()).transpose(1, 2), sum.whole(p)));
+  }
+  if (sum.tail.numel() > 0)
+    sum.met(q).add_(at::mm(sum.tail.to(p.scalar_type()).unsqueeze(1), sum.last(p)));
+}
+
+// values = P Qᵀ; what it lacks stays in `error`. If q is not finite, on all ranks, the
+// values become so too, and the error is again what it was.
+void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
+                              const at::Tensor& p, const at::Tensor& q) const {
+  const Cut cut(values, q.size(1));
+  const at::Tensor finite = at::isfinite(q.sum());
+  const bool kernels = low_rank::has_kernels(cut.rows, q.size(2));
+  if (kernels && error.defined() && !finite.item<bool>())
+    at::Tensor(error).sub_(values).nan_to_num_(0, 0, 0);
+  at::Tensor result = kernels ? values : at::empty_like(values);
+  const Cut to(result, q.size(1));
+  if (kernels) {
+    low_rank::rebuild(to.rows, to.whole(p).contiguous(), q);
+  } else {
+    at::Tensor(to.rows).copy_(at::bmm(to.whole(p), q.transpose(1, 2)));
+  }
+  if (to.tail.numel() > 0)
+    at::Tensor(to.tail).copy_(at::mm(to.last(p), to.met(q).t()).view({-1}));
+  if (kernels) {
+    if (error.defined() && finite.item<bool>()) at::Tensor(error).sub_(result);
+    return;
+  }
+  if (error.defined())
+    at::Tensor(error).sub_(at::where(finite, result, values)).nan_to_num_(0, 0, 0);
+  values.copy_(result);
+}
+
+// What P begins with; the map is used before the first co_await only.
+at::Tensor BatchedPowerSGD::start_of(const Bucket& bucket, int64_t side, int64_t rank,
+                                     const at::TensorOptions& options, at::Tensor& memory) {
+  Square& square = squares_[bucket.names().front()];
+  const bool warm = options_.warm_start && square.spare.defined() &&
+                    square.spare.size(1) == side && square.spare.size(2) == rank;
+  if (!warm) {
+    square.spare = next_start({1, side, rank}, options);
+    square.q = square.spare.clone();
+  }
+  memory = square.q;
+  at::Tensor q = revive(square.q, square.spare);
+  orthogonalize(q, options_.orthogonalization_epsilon);
+  return q;
+}
 
 Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   if (!compresses(bucket)) {
     co_return co_await average(bucket, comm);
   }
-  const at::Tensor buffer = bucket.buffer();
+  at::Tensor buffer = bucket.buffer();
   const int64_t n = buffer.numel();
+  if (n == 0) co_return buffer;
   const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n))));
-  const int64_t rank = std::min(side, options_.matrix_approximation_rank);
+  const int64_t rows = (n + side - 1) / side;
+  const int64_t rank = std::min(rows, options_.matrix_approximation_rank);
   const auto options = buffer.options().dtype(compute_dtype(buffer.scalar_type()));
-  count(bucket, n, 2 * side * rank);
+  count(bucket, n, (rows + side) * rank);
 
+  at::Tensor values = buffer.to(options), memory;
   at::Tensor error = options_.use_error_feedback ? errors_.of(bucket) : at::Tensor();
-  at::Tensor flat = at::zeros(side * side, options);
-  flat.narrow(0, 0, n).copy_(buffer);
-  if (error.defined()) flat.narrow(0, 0, n).add_(error);
-  at::Tensor m = flat.view({1, side, side});
-
-  // The map is used before the first co_await only; the code after it uses the tensor.
-  Square& square = squares_[bucket.names().front()];
-  const bool warm =
-      options_.warm_start && square.spare.defined() && square.spare.size(1) == side;
-  if (!warm) {
-    square.spare = next_start({1, side, rank}, options);
-    square.q = square.spare.clone();
+  at::Tensor q = start_of(bucket, side, rank, options, memory);
+  at::Tensor p = at::empty({1, rows, rank}, options);
+  {
+    const Cut cut(values, side);
+    std::optional<Cut> sum;
+    if (error.defined()) sum.emplace(error, side);
+    project(cut, sum ? &*sum : nullptr, q, p);
   }
-  at::Tensor memory = square.q;
-  at::Tensor q = revive(memory, square.spare);
-  orthogonalize(q, options_.orthogonalization_epsilon);
-
-  at::Tensor p = at::bmm(m, q).div_(comm.size());
+  p.div_(comm.size());
   co_await comm.all_reduce(p);
   orthogonalize(p, options_.orthogonalization_epsilon);
-  q = at::bmm(m.transpose(1, 2), p).div_(comm.size());
+  q = at::empty({1, side, rank}, options);
+  project_back(Cut(error.defined() ? error : values, side), p, q);
+  q.div_(comm.size());
   co_await comm.all_reduce(q);
 
-  at::Tensor result = at::bmm(p, q.transpose(1, 2)).view({-1}).narrow(0, 0, n);
-  const at::Tensor finite = at::isfinite(q.sum());
-  if (error.defined()) error.copy_(keep(finite, flat.narrow(0, 0, n) - result, error));
-  memory.copy_(keep(finite, q, memory));
-  co_return buffer.copy_(result);
+  memory.copy_(keep(at::isfinite(q.sum()), q, memory));
+  rebuild(values, error, p, q);
+  co_return values.is_same(buffer) ? buffer : buffer.copy_(values);
 }
 
 }  // namespace

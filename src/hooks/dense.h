@@ -8,6 +8,7 @@ namespace brigade {
 
 std::shared_ptr<Hook> make_allreduce();
 std::shared_ptr<Hook> make_noop();
+std::shared_ptr<Hook> make_fixed();
 // `flat`: as in TwoPhase.
 std::shared_ptr<Hook> make_fp16(bool flat);
 std::shared_ptr<Hook> make_bf16(bool flat);

@@ -359,8 +359,8 @@ TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{17, 23}, {5}, {600}});
     for (const char* spec :
-         {"allreduce", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8",
-          "int4", "topk:ratio=0.1", "randomk:ratio=0.1", "powersgd:start=0,rank=2",
+         {"allreduce", "fixed", "bf16", "quantize_per_tensor", "quantize_per_channel",
+          "int8", "int4", "topk:ratio=0.1", "randomk:ratio=0.1", "powersgd:start=0,rank=2",
           "powersgd:start=0,rounds=1", "batched_powersgd:start=0", "bf16+int8"}) {
       const auto train = [&](double scale) {
         rig.ddp->set_hook(make_hook(spec));
@@ -394,6 +394,7 @@ TEST_P(HookContract, SendsWhatItsFormulaSays) {
     };
     const Shapes flat{{n}};
     EXPECT_EQ(bytes_sent("allreduce", flat), 2 * 4 * n * (w - 1) / w);
+    EXPECT_EQ(bytes_sent("fixed", flat), 2 * 4 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("fp16", flat), 2 * 2 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("bf16", flat), 2 * 2 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("int8", flat), 2 * (n + 4 * n / 256) * (w - 1) / w);

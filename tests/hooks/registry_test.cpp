@@ -26,7 +26,7 @@ std::string refusal(const std::string& spec) {
 
 constexpr const char* kKnown =
     " known: allreduce, fp16, bf16, quantize_per_tensor, quantize_per_channel, powersgd, "
-    "batched_powersgd, noop, int8, int4, topk, randomk, rules, auto";
+    "batched_powersgd, noop, int8, int4, topk, randomk, fixed, rules, auto";
 
 TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
   const std::vector<std::string_view> expected{"allreduce",
@@ -41,6 +41,7 @@ TEST(HookTable, IsCompleteAndEveryRowCanBeMade) {
                                                "int4",
                                                "topk",
                                                "randomk",
+                                               "fixed",
                                                "rules",
                                                "auto"};
   std::vector<std::string_view> names;

@@ -202,8 +202,9 @@ class Simulation {
   // Where ranks share hosts: a host sends as if it had one rank. Inside, a rank sends the
   // other parts as float32, and later its own, encoded, to all others.
   bool by_host() const {
-    return cost_.kind.route == Route::all_to_all && job_.hosts > 1 &&
-           job_.ranks_per_host > 1 && cost_.spec.find("flat=1") == std::string::npos;
+    return cost_.kind.route == Route::all_to_all && cost_.kind.knows_hosts &&
+           job_.hosts > 1 && job_.ranks_per_host > 1 &&
+           cost_.spec.find("flat=1") == std::string::npos;
   }
   PhaseTraffic traffic_by_host(const BucketLoad& load) const {
     const double phases = cost_.kind.phases, here = job_.ranks_per_host;
@@ -233,6 +234,7 @@ HookKind kind_of(std::string_view name) {
   if (name == "noop") return {Route::none, 0, false};
   if (name == "allreduce" || name == "randomk") return {Route::ring, 1, false};
   if (name == "powersgd" || name == "batched_powersgd") return {Route::ring, 2, true};
+  if (name == "fixed") return {Route::all_to_all, 2, false, false};
   return {};
 }
 

@@ -28,7 +28,8 @@ enum class Route : std::uint8_t {
 struct HookKind {
   Route route = Route::all_to_all;
   int phases = 2;
-  bool low_rank = false;  // its bytes follow from the shapes of the parameters
+  bool low_rank = false;    // its bytes follow from the shapes of the parameters
+  bool knows_hosts = true;  // an all-to-all that sends less where ranks share hosts
 };
 // `name` as in the table; one that is not known here is taken for a two-phase codec.
 HookKind kind_of(std::string_view name);

@@ -54,7 +54,8 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-constexpr std::array<std::string_view, 4> kOwnHooks{"int8", "int4", "topk", "randomk"};
+constexpr std::array<std::string_view, 5> kOwnHooks{"int8", "int4", "topk", "randomk",
+                                                    "fixed"};
 
 // Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
 // in docs/facts.md.
