@@ -65,7 +65,9 @@ struct GivenGradientsImpl : torch::nn::Module {
 };
 
 bool is_low_rank(const std::string& spec) {
-  return base_name(spec).starts_with("powersgd");
+  // With one round a step is exact only once the factors stay.
+  return base_name(spec).starts_with("powersgd") &&
+         spec.find("rounds=1") == std::string::npos;
 }
 
 // So many has `auto` to settle.

@@ -220,6 +220,10 @@ std::vector<HookCheck> hook_checks() {
   };
   for (const HookEntry& entry : hook_table()) {
     const std::string name(entry.name);
+    if (std::ranges::count(entry.options, "ratio") > 0) {
+      add(name + ":ratio=1", 1e-5);  // all values: exact
+      continue;
+    }
     const bool low_rank = std::ranges::count(entry.options, "rank") > 0;
     if (!low_rank) {
       add(name, entry.tolerance);
