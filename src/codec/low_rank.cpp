@@ -102,6 +102,13 @@ void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& 
 
 void add(const at::Tensor& m, const Residuals& residuals, int64_t rank) {
   if (residuals.empty()) return;
+  if (m.is_cuda()) {
+    for (size_t index = 0; index < residuals.size(); ++index) {
+      Residual& residual = *residuals[index];
+      residual = {residual.value().add(m[static_cast<int64_t>(index)]), {}, {}};
+    }
+    return;
+  }
   // The product costs nothing beside the memory that is read and written.
   project(m, residuals, at::zeros({m.size(0), m.size(2), rank}, m.options()),
           at::empty({m.size(0), m.size(1), rank}, m.options()));

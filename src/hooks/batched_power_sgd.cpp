@@ -121,7 +121,8 @@ void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
                               const at::Tensor& p, const at::Tensor& q) const {
   const Cut cut(values, q.size(1));
   const at::Tensor finite = at::isfinite(q.sum());
-  const bool kernels = low_rank::has_kernels(cut.rows, q.size(2));
+  // On a device the host must not wait to learn what is finite.
+  const bool kernels = values.is_cpu() && low_rank::has_kernels(cut.rows, q.size(2));
   if (kernels && error.defined() && !finite.item<bool>())
     at::Tensor(error).sub_(values).nan_to_num_(0, 0, 0);
   at::Tensor result = kernels ? values : at::empty_like(values);

@@ -28,7 +28,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   at::Tensor start_of(MatrixMemory& memory, bool sends_q, const MatrixGroup& group);
   void project(Round& round, const at::Tensor& to);
   void rebuild(Round& round);
-  void keep_errors(const Round& round, int64_t place, const at::Tensor& finite);
+  void keep_errors(const Round& round, int64_t place, const at::Tensor& check);
 };
 
 at::Tensor OneRoundPowerSGD::start_of(MatrixMemory& memory, bool sends_q,
@@ -78,18 +78,16 @@ void OneRoundPowerSGD::project(Round& round, const at::Tensor& to) {
 // The error is what this rank's own share lost: over the ranks, the mean of the shares is
 // what was sent, so the mean of the errors is what the result lacks.
 void OneRoundPowerSGD::keep_errors(const Round& round, int64_t place,
-                                   const at::Tensor& finite) {
+                                   const at::Tensor& check) {
   MatrixGroup& group = *round.group;
   low_rank::Residual& error = group.memories[static_cast<size_t>(place)]->error;
   const at::Tensor p = round.sends_q ? group.p[place] : round.own[place];
   const at::Tensor q = round.sends_q ? round.own[place] : group.q[place];
-  if (!group.kernels) {
-    error = {keep(finite, group.m[place] - at::mm(p, q.t()), error.sum), {}, {}};
-  } else if (finite.item<bool>()) {
-    error.p = p.clone();
-    error.q = q.clone();
+  if (group.kernels) {
+    low_rank::settle(error, group.m[place], p, q, check);
   } else {
-    low_rank::take_back(error, group.m[place]);
+    error = {
+        keep(at::isfinite(check), group.m[place] - at::mm(p, q.t()), error.sum), {}, {}};
   }
 }
 
@@ -97,11 +95,11 @@ void OneRoundPowerSGD::rebuild(Round& round) {
   MatrixGroup& group = *round.group;
   for (int64_t place = 0; place < group.batch(); ++place) {
     MatrixMemory& memory = *group.memories[static_cast<size_t>(place)];
-    const at::Tensor sent = round.sent()[place], finite = at::isfinite(sent.sum());
-    if (options_.use_error_feedback) keep_errors(round, place, finite);
+    const at::Tensor sent = round.sent()[place], check = sent.sum();
+    if (options_.use_error_feedback) keep_errors(round, place, check);
     if (!options_.warm_start) continue;
     // Zeros are replaced by the spare.
-    const at::Tensor next = at::where(finite, sent, at::zeros_like(sent));
+    const at::Tensor next = at::where(at::isfinite(check), sent, at::zeros_like(sent));
     memory.q = round.sends_q ? next : at::Tensor();
     memory.p = round.sends_q ? at::Tensor() : next;
   }

@@ -96,16 +96,15 @@ __global__ void rebuild_rows(std::size_t rows, std::size_t columns, float* m,
   }
 }
 
-// Unless `check` is finite: sum -= M, where project_rows has added it. What overflows
-// becomes zero.
+// Unless `check` is finite: sum -= M, where M is finite. What is not finite then becomes
+// zero.
 static __global__ void take_back_if_lost(const float* check, const float* m, float* sum,
                                          std::size_t size) {
   if (isfinite(*check)) return;
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t at = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; at < size;
        at += step) {
-    if (!isfinite(m[at])) continue;
-    const float value = sum[at] - m[at];
+    const float value = isfinite(m[at]) ? sum[at] - m[at] : sum[at];
     sum[at] = isfinite(value) ? value : 0;
   }
 }
