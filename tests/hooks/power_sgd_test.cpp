@@ -6,7 +6,7 @@
 
 #include "brigade/brigade.h"
 #include "hooks/bag.h"
-#include "hooks/power_sgd_core.h"
+#include "hooks/low_rank/power_sgd_core.h"
 #include "support/ranks.h"
 
 namespace brigade {

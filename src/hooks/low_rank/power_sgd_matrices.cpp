@@ -1,4 +1,4 @@
-#include "hooks/power_sgd_matrices.h"
+#include "hooks/low_rank/power_sgd_matrices.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "hooks/power_sgd_core.h"
+#include "hooks/low_rank/power_sgd_core.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

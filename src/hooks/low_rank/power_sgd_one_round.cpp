@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "codec/low_rank.h"
-#include "hooks/power_sgd_matrices.h"
+#include "hooks/low_rank/power_sgd_matrices.h"
 
 namespace brigade {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "codec/low_rank.h"
 #include "hooks/error_memory.h"
-#include "hooks/power_sgd_core.h"
+#include "hooks/low_rank/power_sgd_core.h"
 
 namespace brigade {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codec/low_rank.h"
-#include "hooks/power_sgd_core.h"
+#include "hooks/low_rank/power_sgd_core.h"
 
 namespace brigade {
 
