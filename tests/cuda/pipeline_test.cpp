@@ -130,8 +130,9 @@ TEST(CudaStreams, RanksOfAHostAddUpBeforeTheySend) {
         EXPECT_TRUE(same_on_all(group, got)) << "step " << step;
         EXPECT_LE(error_of(got, shapes, group.size(), step), hook.error);
       }
-      if (std::string(hook.spec) == "int8")
+      if (std::string(hook.spec) == "int8") {
         EXPECT_EQ(ddp->hook_stats().shape, "2 hosts x 2 ranks");
+      }
     }
   };
   run_cuda_ranks("nccl", body, /*ranks=*/4, /*a_host=*/2);

@@ -131,7 +131,9 @@ void expect_good_end(const Outcome& outcome, int workers, bool exact = true) {
   for (const Ending& end : outcome.endings) {
     EXPECT_EQ(end.hash, outcome.endings[0].hash) << "replicas differ";
     EXPECT_EQ(end.kept, end.steps) << "what was kept is of another step";
-    if (exact) EXPECT_EQ(end.seen, "once") << "of rank " << end.rank;
+    if (exact) {
+      EXPECT_EQ(end.seen, "once") << "of rank " << end.rank;
+    }
   }
 }
 

@@ -86,7 +86,8 @@ class EveryHook(unittest.TestCase):
             self.assertEqual(row[2], f"{(series['test_accuracy'] - self.base['test_accuracy']) * 100:+.1f}")
             self.assertAlmostEqual(float(row[5]), series["bytes_per_step"] / 1e6, places=3)
             self.assertEqual(row[6], f"{self.base['bytes_per_step'] / series['bytes_per_step']:.1f}")
-            self.assertGreater(float(row[6]), 1.5)
+            exact = series["hook"].partition(":")[0] in ("fixed", "auto")  # over loopback auto has no reason to compress
+            self.assertGreaterEqual(float(row[6]), 1.0 if exact else 1.5, series["hook"])
 
     def test_times_and_bytes_add_up(self):
         for series in self.result["series"]:

@@ -141,7 +141,9 @@ TEST(HookSpec, AnUnknownNameListsTheKnownAndANearMissTheLikelyOne) {
 }
 
 TEST(HookSpec, AWrongOptionIsRefusedWithItsNameItsValueAndWhatIsExpected) {
-  const std::string options = " known: rank, start, min_rate, ef, warm, eps, seed, batch";
+  const std::string options =
+      " known: rank, start, min_rate, ef, warm, eps, seed, batch,"
+      " rounds";
   EXPECT_EQ(refusal("powersgd:rnak=2"), "hook 'powersgd' has no option 'rnak';" + options);
   EXPECT_EQ(refusal("powersgd:ran=2"),
             "hook 'powersgd' has no option 'ran'; did you mean 'rank'?" + options);

@@ -73,6 +73,8 @@ TEST(TrainingOnDigits, EveryAveragingHookIsAsGoodAsAllreduce) {
                 const std::string name(entry.name);
                 const bool low_rank = std::ranges::count(entry.options, "rank") > 0;
                 specs.push_back(low_rank ? name + ":start=40,rank=2" : name);
+                // A hundredth of the values, whichever they are, is too few for 400 steps.
+                if (name == "randomk") specs.back() += ":ratio=0.1";
               }
               specs.insert(specs.end(), {"powersgd:start=40", "batched_powersgd:start=40",
                                          "fp16+powersgd:start=40"});

@@ -46,7 +46,7 @@ def declared(folder):
     classes, functions, wrong = set(), set(), []
     for header in sorted(pathlib.Path(folder).rglob("*.h")):
         for space, statement, end in statements(header.read_text()):
-            if not space.startswith("brigade") or statement.startswith("template"):
+            if not space.startswith("brigade") or statement.startswith(("template", "TORCH_MODULE(")):
                 continue
             marked = "BRIGADE_API" in statement
             words = statement.replace("BRIGADE_API", "").replace("[[nodiscard]]", "")

@@ -138,8 +138,11 @@ void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
     if (error.defined() && finite.item<bool>()) at::Tensor(error).sub_(result);
     return;
   }
-  if (error.defined())
-    at::Tensor(error).sub_(at::where(finite, result, values)).nan_to_num_(0, 0, 0);
+  if (error.defined()) {
+    // Where a value is not finite the kernels have added nothing.
+    const at::Tensor added = values.nan_to_num(0, 0, 0);
+    at::Tensor(error).sub_(at::where(finite, result, added)).nan_to_num_(0, 0, 0);
+  }
   values.copy_(result);
 }
 

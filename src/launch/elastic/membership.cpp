@@ -132,7 +132,7 @@ void Membership::publish(Time now) {
     worker.ready = worker.done = worker.heard = false;
     worker.since = now;
     mail_.send(number, "place " + std::to_string(generation_) + " " + std::to_string(rank) +
-                           " " + list);
+                           " " + list + " " + why_);
   }
   gathering_.reset();
   told_.reset();
