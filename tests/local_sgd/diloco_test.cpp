@@ -144,7 +144,8 @@ TEST(DiLoCo, KeepsGlobalParametersTheSameBitsOnAllRanksWithEveryHook) {
       SCOPED_TRACE(entry.name);
       std::string spec(entry.name);
       if (spec.find("powersgd") != std::string::npos) spec += ":start=0,min_rate=1";
-      if (spec == "randomk") spec += ":ratio=0.2";  // five exchanges bring all values once
+      // Five exchanges are too few for error feedback to bring what was left out.
+      if (spec == "randomk") spec += ":ratio=1";
       Island island(group, {.period = 3,
                             .fragments = 2,
                             .delay = 1,
