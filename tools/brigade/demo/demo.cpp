@@ -55,6 +55,8 @@ std::vector<std::string> all_hooks() {
     const bool starts_late =
         std::ranges::find(entry.options, "start") != entry.options.end();
     if (starts_late) spec += spec == "powersgd" ? ":rank=2,start=10" : ":start=10";
+    if (std::ranges::find(entry.options, "ratio") != entry.options.end())
+      spec += ":ratio=0.1";
     specs.push_back(spec);
   }
   return specs;
