@@ -122,6 +122,26 @@ TEST(AutoPrediction, SlowLinksWantFewBytesAndQuickOnesNone) {
   EXPECT_GT(candidate_cost("int8", true).seconds_per_value, 0);
 }
 
+TEST(AutoPrediction, KnowsHooksThatSendAShareOfTheValuesAndTheFixedOne) {
+  EXPECT_NEAR(candidate_cost("topk", false).bytes_per_value, 0.06, 0.001);
+  EXPECT_NEAR(candidate_cost("topk(ratio=0.1)", false).bytes_per_value, 0.6, 0.001);
+  EXPECT_NEAR(candidate_cost("randomk:seed=3,ratio=0.05", false).bytes_per_value, 0.2,
+              1e-12);
+  EXPECT_EQ(candidate_cost("randomk", false).kind.route, cost::Route::ring);
+  EXPECT_EQ(candidate_cost("fixed", false).bytes_per_value, 4);
+  EXPECT_EQ(candidate_cost("powersgd:rank=2,rounds=1", false).kind.phases, 1);
+  for (const char* spec : {"topk", "randomk", "fixed"})
+    EXPECT_GT(candidate_cost(spec, true).seconds_per_value, 0) << spec;
+  // All is sent, at 1 Gbit/s: what sends a hundredth is far quicker, what sends all is not.
+  const Reductions reductions{2, 2, {{{1024, 1024}, {1024}}, {{1024, 1024}}}};
+  std::vector<cost::HookCost> costs;
+  for (const char* spec : {"allreduce", "fixed", "topk", "randomk"})
+    costs.push_back(candidate_cost(spec, false));
+  const auto slow = predict_steps(waiting(0.075, 0.07), reductions, costs);
+  EXPECT_NEAR(slow[1], slow[0], 0.005);
+  for (size_t hook = 2; hook < costs.size(); ++hook) EXPECT_LT(slow[hook], 0.012);
+}
+
 TEST(AutoPrediction, TheClockTakesQuickStepsWithoutTheFirst) {
   StepClock clock;
   const auto at = [](double seconds) {

@@ -2,6 +2,8 @@
 // states, for every dense hook and for node+ with others.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <iostream>
 #include <iterator>
 #include <sstream>
 
@@ -230,6 +232,65 @@ TEST(NodeHook, AStateOfOtherHostsIsRefusedWithTheRemedy) {
         }
       },
       {.hosts = {0, 0, 1, 1}});
+}
+
+// What a rank has open.
+struct Footprint {
+  int sockets = 0, threads = 0;
+};
+Footprint footprint() {
+  Footprint found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the listing's own descriptor
+    const auto to = std::filesystem::read_symlink(entry.path(), gone);
+    found.sockets += !gone && to.string().starts_with("socket:") ? 1 : 0;
+  }
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  found.threads = static_cast<int>(std::distance(begin(tasks), end(tasks)));
+  return found;
+}
+
+// H hosts of L ranks: beside the group of all, a rank meets its host's L - 1 others and the
+// H - 1 of its place, in a group each and in two stations for each.
+TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqualPlace) {
+  std::vector<std::pair<int, int>> forms{{2, 2}, {4, 2}};
+  if (testing::brief_or_long(0, 1)) forms.insert(forms.end(), {{4, 4}, {8, 2}, {8, 4}});
+  for (const auto& [hosts, each] : forms) {
+    SCOPED_TRACE(std::to_string(hosts) + " x " + std::to_string(each));
+    std::vector<int> host_of;
+    for (int rank = 0; rank < hosts * each; ++rank) host_of.push_back(rank / each);
+    const int mates = each - 1, peers = hosts - 1, others = hosts * each - 1;
+    run_ranks(hosts * each,
+              [&](ProcessGroup group) {
+                Rig rig(group, "allreduce", {{64, 64}});  // a part for every place
+                rig.train(0);
+                const Footprint exact = footprint();
+                rig.ddp->set_hook(make_hook("int8"));
+                rig.train(1);
+                const Footprint by_host = footprint();
+                rig.ddp->set_hook(make_hook("int8:flat=1"));
+                rig.train(2);
+                const Footprint flat = footprint();
+          group.barrier();  // those who leave close theirs
+                // The group itself, and a station; the store, and what they listen at.
+                EXPECT_LE(exact.sockets, 2 * others + 5);
+                // Each of the six groups listens, too.
+                EXPECT_GE(by_host.sockets - exact.sockets, 3 * (mates + peers));
+                EXPECT_LE(by_host.sockets - exact.sockets, 3 * (mates + peers) + 10);
+                // Flat, every further station meets everybody.
+                EXPECT_GE(flat.sockets - by_host.sockets, others - 1);
+                EXPECT_LE(flat.sockets - by_host.sockets, others + 3);
+                // However many ranks there are.
+                EXPECT_LE(flat.threads, 40);
+                if (testing::brief_or_long(0, 1) && group.rank() == 0) {
+                  std::cerr << group.size() << " ranks: sockets " << exact.sockets << ", "
+                            << by_host.sockets << ", " << flat.sockets << "; threads "
+                            << exact.threads << ", " << by_host.threads << ", "
+                            << flat.threads << std::endl;
+                }
+              },
+              {.hosts = host_of});
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "codec/codecs.h"
 #include "hooks/hook_text.h"
@@ -14,7 +15,16 @@ namespace {
 constexpr int64_t kSample = int64_t{1} << 18;  // values
 constexpr double kPiece = int64_t{1} << 21;    // a segment of the two-phase exchange
 
-std::unique_ptr<Codec> codec_of(std::string_view name) {
+constexpr double kRatio = 0.01;  // the hooks' own default
+
+// Of "topk:ratio=0.05".
+double ratio_of(const std::string& spec) {
+  const size_t place = spec.find("ratio=");
+  return place == std::string::npos ? kRatio : std::atof(spec.c_str() + place + 6);
+}
+
+std::unique_ptr<Codec> codec_of(std::string_view name, const std::string& spec) {
+  if (name == "topk") return make_top_k_codec(ratio_of(spec));
   if (name == "fp16") return make_fp16_codec();
   if (name == "bf16") return make_bf16_codec();
   if (name == "int8") return make_int8_codec();
@@ -44,16 +54,25 @@ double coding_seconds(const Codec& codec) {
   return best;
 }
 
-int approximation_rank(const std::string& spec) {
-  const size_t place = spec.find("rank=");
-  return place == std::string::npos ? 1 : std::max(1, std::atoi(spec.c_str() + place + 5));
+// Of one addition to all values.
+double adding_seconds() {
+  const at::Tensor values = at::ones({kSample}), sum = at::zeros({kSample});
+  double best = 1;
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    const auto begin = std::chrono::steady_clock::now();
+    sum.add_(values);
+    best = std::min(
+        best,
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
 }
 
 double predicted(const cost::Job& job, const cost::Machine& machine,
                  const cost::HookCost& cost, const Reductions& reductions) {
   std::vector<cost::BucketLoad> loads;
   for (const cost::ShapeList& shapes : reductions.buckets)
-    loads.push_back(cost::load_of(shapes, cost, approximation_rank(cost.spec)));
+    loads.push_back(cost::load_of(shapes, cost, cost::approximation_rank(cost.spec)));
   return cost::predict(job, machine, cost, loads).step_seconds;
 }
 
@@ -72,13 +91,22 @@ cost::HookCost candidate_cost(const std::string& spec, bool measure) {
   cost::HookCost cost{.spec = spec, .kind = cost::kind_of(name)};
   if (name == "allreduce") {
     cost.bytes_per_value = head == name ? 4 : 2;  // behind a wrapper: of half values
-  } else if (const auto codec = codec_of(name)) {
+  } else if (const auto codec = codec_of(name, spec)) {
     cost.bytes_per_value = double(codec->wire_bytes(kSample)) / kSample;
     cost.piece_values = kPiece;
     if (measure) cost.seconds_per_value = coding_seconds(*codec) / kSample;
+  } else if (name == "randomk") {
+    // Added to the error, looked at for what is not finite, and zeroed.
+    cost.bytes_per_value = 4 * ratio_of(spec);
+    if (measure) cost.seconds_per_value = 2.5 * adding_seconds() / kSample;
+  } else if (name == "fixed") {
+    cost.bytes_per_value = 4;
+    if (measure) cost.seconds_per_value = adding_seconds() / kSample;
   } else {
     cost.bytes_per_value = 1;
   }
+  if (cost.kind.low_rank && spec.find("rounds=1") != std::string::npos)
+    cost.kind.phases = 1;
   return cost;
 }
 

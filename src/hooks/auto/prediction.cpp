@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <queue>
 #include <tuple>
 
@@ -161,7 +162,7 @@ class Simulation {
   // as it receives in its first half.
   double more_ranks() const {
     const double others = (ranks_ - 1.0) / ranks_;
-    if (cost_.kind.low_rank) return 1;
+    if (cost_.kind.low_rank || cost_.kind.sparse) return 1;
     if (by_host()) {
       // A rank encodes, and decodes and adds up, its part only; it decodes everything, and
       // adds up inside its host, which is half of a codec's work.
@@ -234,8 +235,14 @@ HookKind kind_of(std::string_view name) {
   if (name == "noop") return {Route::none, 0, false};
   if (name == "allreduce" || name == "randomk") return {Route::ring, 1, false};
   if (name == "powersgd" || name == "batched_powersgd") return {Route::ring, 2, true};
+  if (name == "topk") return {.route = Route::all_to_all, .phases = 2, .sparse = true};
   if (name == "fixed") return {Route::all_to_all, 2, false, false};
   return {};
+}
+
+int approximation_rank(const std::string& spec) {
+  const size_t place = spec.find("rank=");
+  return place == std::string::npos ? 1 : std::max(1, std::atoi(spec.c_str() + place + 5));
 }
 
 BucketLoad load_of(const ShapeList& shapes, const HookCost& cost, int rank) {

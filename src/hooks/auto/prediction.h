@@ -30,6 +30,7 @@ struct HookKind {
   int phases = 2;
   bool low_rank = false;    // its bytes follow from the shapes of the parameters
   bool knows_hosts = true;  // an all-to-all that sends less where ranks share hosts
+  bool sparse = false;      // picks some of the values
 };
 // `name` as in the table; one that is not known here is taken for a two-phase codec.
 HookKind kind_of(std::string_view name);
@@ -72,6 +73,9 @@ struct Job {
 };
 
 using ShapeList = std::vector<std::vector<int64_t>>;
+
+// Of a low-rank hook, by its text: the 2 of "powersgd:rank=2".
+int approximation_rank(const std::string& spec);
 
 // A bucket of parameters of these shapes, and what the hook sends of it. `rank` is the
 // approximation rank of a low-rank hook.

@@ -13,11 +13,6 @@ namespace {
 // What validation found on links and loopback, with two hosts of a rank each.
 constexpr double kModelDoubt = 0.15;
 
-int approximation_rank(const std::string& spec) {
-  const size_t place = spec.find("rank=");
-  return place == std::string::npos ? 1 : std::max(1, std::atoi(spec.c_str() + place + 5));
-}
-
 Prediction with_factor(Job job, Machine machine, HookCost cost,
                        const std::vector<BucketLoad>& buckets, double factor) {
   job.link_bits /= factor;

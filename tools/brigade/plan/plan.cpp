@@ -16,6 +16,8 @@
 #include "plan/advice.h"
 #include "plan/probe.h"
 #include "plan/shapes.h"
+#include "plan/simulation/recorded_costs.h"
+#include "plan/simulation/sweep.h"
 #include "plan/validate.h"
 
 namespace brigade::tool {
@@ -23,26 +25,43 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMostSimulated = 1024;
+
 struct PlanOptions {
   std::string params;
   std::string model;
   std::string hooks;
-  int hosts = 2;
+  std::vector<int> hosts{2};
   int gpus = 1;
   std::string link;
   double latency_us = -1;  // negative: as measured
   double compute_ms = -1;
   bool cpu = false;
   std::string device = "cpu";
+  bool simulate = false;
+  std::string speeds = "measured";
+  double straggler = 1;
+  double jitter = 0;
   bool validate = false;
   std::string validate_size = "48M";
   std::string json;
 };
 
+double rate_of(const std::string& link) {
+  return link == "loopback" ? 0 : parse_rate(link, "--link");
+}
+
+std::vector<double> links_from(const PlanOptions& options) {
+  std::vector<double> links;
+  for (const std::string& link : parse_list(options.link, "--link"))
+    links.push_back(rate_of(link));
+  return links;
+}
+
 Job job_from(const PlanOptions& options) {
-  return {.hosts = options.hosts,
+  return {.hosts = options.hosts.front(),
           .ranks_per_host = options.gpus,
-          .link_bits = options.link == "loopback" ? 0 : parse_rate(options.link, "--link"),
+          .link_bits = rate_of(options.link),
           .compute_seconds = options.compute_ms / 1e3,
           .compute_on_cpu = options.cpu,
           .hooks_on_gpu = options.device == "cuda",
@@ -217,16 +236,74 @@ json plan(const PlanOptions& options, const Job& job, const ShapeList& shapes,
             {"pays_below_bits", below}}}};
 }
 
+void check_together(const PlanOptions& options) {
+  if (options.device == "cuda" && (options.cpu || options.validate))
+    throw ConfigError("--device cuda goes with neither --cpu nor --validate");
+  if (!options.simulate && options.hosts.size() > 1)
+    throw ConfigError("--hosts takes several numbers with --simulate only");
+  if (!options.simulate && options.speeds != "measured")
+    throw ConfigError("--speeds goes with --simulate");
+  if (options.speeds != "measured" && (options.cpu || options.validate))
+    throw ConfigError("--speeds h200 goes with neither --cpu nor --validate");
+  for (const int hosts : options.hosts) {
+    if (options.simulate && hosts * options.gpus > kMostSimulated)
+      throw ConfigError("--simulate plays up to " + std::to_string(kMostSimulated) +
+                        " ranks, not " + std::to_string(hosts * options.gpus));
+  }
+}
+
+Cluster cluster_from(const PlanOptions& options, const Machine& machine) {
+  Cluster cluster = options.speeds == "h200"
+                        ? h200_cluster()
+                        : cluster_here(machine, cores_for(1), options.gpus);
+  if (options.speeds == "h200" && options.latency_us >= 0)
+    cluster.latency = options.latency_us * 1e-6;
+  cluster.ranks_per_host = options.gpus;
+  cluster.compute_seconds = options.compute_ms / 1e3;
+  cluster.compute_takes_cores = options.cpu || options.speeds == "h200";
+  cluster.straggler = options.straggler;
+  cluster.jitter = options.jitter / 100;
+  return cluster;
+}
+
+json simulated(const PlanOptions& options, const std::vector<std::string>& specs) {
+  require_all(options);
+  Sweep sweep{
+      .hosts = options.hosts, .links = links_from(options), .shapes = model_from(options)};
+  Machine machine;
+  if (options.speeds == "h200") {
+    sweep.hooks = h200_costs(specs);
+  } else {
+    const Probe probe = measured(options, specs);
+    sweep.hooks = probe.hooks;
+    machine = probe.machine;
+  }
+  sweep.cluster = cluster_from(options, machine);
+  return run_sweep(sweep);
+}
+
+std::vector<ValidationSetting> settings_from(const PlanOptions& options) {
+  if (!options.simulate) return {};
+  std::vector<ValidationSetting> settings;
+  for (const int hosts : options.hosts) {
+    for (const double bits : links_from(options))
+      settings.push_back({hosts, options.gpus, bits, true});
+  }
+  return settings;
+}
+
 void run_plan(const PlanOptions& options) {
   const auto specs = specs_from(options);
   json document;
   bool agrees = true;
-  if (options.device == "cuda" && (options.cpu || options.validate))
-    throw ConfigError("--device cuda goes with neither --cpu nor --validate");
-  if (options.validate) {
+  check_together(options);
+  if (options.simulate && !options.validate) {
+    document = simulated(options, specs);
+  } else if (options.validate) {
     const int64_t bytes = parse_size(options.validate_size, "--validate-size");
+    const auto settings = settings_from(options);
     const Probe probe = measured(options, specs);
-    document["validation"] = validate(probe, bytes);
+    document["validation"] = validate(probe, bytes, settings);
     document["probe"] = json_of(probe);
     agrees = document["validation"]["off"] == 0;
   } else {
@@ -243,6 +320,27 @@ void run_plan(const PlanOptions& options) {
 
 }  // namespace
 
+namespace {
+
+void add_simulation_options(CLI::App& plan, PlanOptions& options) {
+  plan.add_flag("--simulate", options.simulate,
+                "play every rank's step, event by event, for up to 1,024 ranks");
+  plan.add_option("--speeds", options.speeds,
+                  "with --simulate: what hooks cost, measured here or as recorded: h200")
+      ->check(CLI::IsMember({"measured", "h200"}))
+      ->capture_default_str();
+  plan.add_option("--straggler", options.straggler,
+                  "with --simulate: one rank computes so many times as long")
+      ->check(number_between(1, 1000))
+      ->capture_default_str();
+  plan.add_option("--jitter", options.jitter,
+                  "with --simulate: ranks' computing differs by about so many per cent")
+      ->check(number_between(0, 100))
+      ->capture_default_str();
+}
+
+}  // namespace
+
 void add_plan(CLI::App& app, int& /*exit_code*/) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* plan =
@@ -252,18 +350,24 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
       "  brigade plan --params 124M --hosts 2 --gpus 4 --link 10gbit --compute 180\n"
       "  brigade plan --model model.safetensors --hosts 4 --link 1gbit --compute 350 "
       "--cpu\n"
+      "  brigade plan --simulate --speeds h200 --params 124M --compute 150 --gpus 8 \\\n"
+      "      --hosts 8,32,128 --link 10gbit,100gbit,400gbit\n"
       "  brigade plan --validate        (root, to shape links: predictions against bench)\n"
       "docs/bench_and_plan.md has the model behind it.");
   plan->add_option("--params", options->params, "parameters of the model: 25M, 1.5B");
   plan->add_option("--model", options->model, "or a safetensors file with its weights");
-  plan->add_option("--hosts", options->hosts, "hosts")
+  plan->add_option("--hosts", options->hosts,
+                   "hosts; with --simulate also several numbers: 8,16,32")
+      ->delimiter(',')
       ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
-  plan->add_option("--gpus", options->gpus, "ranks, each a GPU, on every host")
+  plan->add_option("--gpus,--ranks-per-host", options->gpus,
+                   "ranks, each a GPU, on every host")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   plan->add_option("--link", options->link,
-                   "what a host can send: 100mbit, 1gbit, 25gbit, or loopback");
+                   "what a host can send: 100mbit, 1gbit, 25gbit, or loopback; with "
+                   "--simulate also several");
   plan->add_option("--latency", options->latency_us,
                    "microseconds of a message between hosts; as over loopback here when "
                    "left out")
@@ -276,8 +380,10 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
   add_device_option(*plan, options->device,
                     "where hooks are measured: cpu, or cuda on a machine with a GPU");
   add_hooks_option(*plan, options->hooks);
+  add_simulation_options(*plan, *options);
   plan->add_flag("--validate", options->validate,
-                 "compare predictions with measurements on loopback, 1gbit and 100mbit");
+                 "compare predictions with measurements on loopback, 1gbit and 100mbit; "
+                 "with --simulate, on --hosts, --gpus and --link");
   plan->add_option("--validate-size", options->validate_size, "of the gradients for that")
       ->capture_default_str();
   add_json_option(*plan, options->json);

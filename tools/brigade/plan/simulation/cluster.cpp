@@ -1,0 +1,22 @@
+#include "plan/simulation/cluster.h"
+
+namespace brigade::tool {
+namespace {
+
+// Cores that a message of a ring needs, on both sides together, in units of how long it
+// takes where nothing else runs: with four and with eight ranks on two cores it was 2 to
+// 3.
+constexpr double kWork = 2.5;
+
+}  // namespace
+
+Cluster cluster_here(const cost::Machine& machine, int cores, int ranks_per_host) {
+  return {.ranks_per_host = ranks_per_host,
+          .latency = machine.latency,
+          .inside_latency = machine.latency,
+          .cores = cores,
+          .transport_seconds_per_byte = machine.transport_seconds_per_byte,
+          .message_seconds = kWork * machine.latency};
+}
+
+}  // namespace brigade::tool
