@@ -26,7 +26,9 @@ import importlib as _importlib  # noqa: E402
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any  # noqa: E402
 
 from ._native import (  # noqa: E402
+    Bucket,
     CheckpointError,
+    Comm,
     ConfigError,
     Error,
     Hook,
@@ -56,6 +58,7 @@ from ._setting import (  # noqa: E402
     hook_table,
     load_state_dict,
     make_hook,
+    register_hook,
     set_hook,
     state_dict,
 )
@@ -86,7 +89,9 @@ def __getattr__(name: str) -> _Any:
 
 
 __all__ = [
+    "Bucket",
     "CheckpointError",
+    "Comm",
     "ConfigError",
     "DDPCommHookType",
     "DiLoCo",
@@ -128,6 +133,7 @@ __all__ = [
     "quantization",
     "quantization_hooks",
     "register_ddp_comm_hook",
+    "register_hook",
     "save_checkpoint",
     "save_safetensors",
     "set_hook",

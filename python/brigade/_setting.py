@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,34 @@ def make_hook(spec: str) -> _native.Hook:
     brigade.ConfigError: no hook named 'powersdg'; did you mean 'powersgd'? ...
     """
     return _native.make_hook(spec)
+
+
+#: What a hook in Python is: an ``async def`` of a bucket and a comm, which returns the bucket's new gradients.
+HookBody = Callable[[_native.Bucket, _native.Comm], Awaitable[torch.Tensor]]
+
+
+def register_hook(name: str, factory: Callable[[dict[str, str]], _native.Hook | HookBody]) -> None:
+    """A name for a hook of your own: from now on :func:`make_hook`, :func:`set_hook`, wrappers and ``rules:`` know it.
+
+    Args:
+        name: letters, digits and "_"; none of the library's own names.
+        factory: called with the options as texts, ``{"k": "3"}`` of ``"mine:k=3"``, for each hook that is made. It gives a
+            :class:`Hook`, or an ``async def`` of a bucket and a comm. That may be a method of an object: one with a
+            ``__call__`` of that kind may also have ``state()``, ``load_state(tensors, values)`` and ``reset()``, as
+            :class:`Hook` has them.
+
+    On every rank, before the first use. What the function awaits are collectives of its comm, the same on every rank;
+    between two of them it runs on a thread of the engine, with the GIL. The rest is as for hooks in C++.
+
+    >>> async def mean(bucket, comm):
+    ...     gradients = bucket.buffer().div_(comm.size())
+    ...     await comm.all_reduce(gradients)
+    ...     return gradients
+    >>> register_hook("my_mean", lambda options: mean)
+    >>> make_hook("rules:*.bias=my_mean;*=int8").name
+    'rules'
+    """
+    _native.register_hook(name, factory)
 
 
 def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook | None, state: Any = None, *,

@@ -11,6 +11,7 @@
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
 #include "engine/agreement/replicas.h"
+#include "python_hook.h"
 #include "reduction.h"
 
 namespace brigade::python {
@@ -214,6 +215,7 @@ PYBIND11_MODULE(_native, m) {
   brigade::python::bind_errors(m);
   brigade::python::bind_stats(m);
   brigade::python::bind_hooks(m);
+  brigade::python::bind_python_hooks(m);
   brigade::python::bind_reduction(m);
   brigade::python::bind_optimizers(m);
   brigade::python::bind_zero(m);
