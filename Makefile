@@ -9,7 +9,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults soak check build bench docs format lint clean install
+.PHONY: help demo test faults soak check build bench docs format lint clean install dist
 scripts := $(shell dirname "$(strip $(MAKEFILE_LIST))")/scripts
 export LIBTORCH JOBS PREFIX DESTDIR
 
@@ -34,8 +34,8 @@ check: ## what to run before proposing a change: clang-tidy, sanitizers, a brows
 build: ## the library, the brigade command and the examples, without the tests
 	@"$(scripts)/setup" && "$(scripts)/build" brigade_all
 
-bench: ## measure against Python's DDP and print the comparison
-	@"$(scripts)/setup" --python && "$(scripts)/build" brigade_benchmarks && "$(scripts)/bench" $(ARGS)
+bench: ## measure against Python's DDP and print the comparison; train under the hooks
+	@"$(scripts)/setup" --python && "$(scripts)/build" brigade_benchmarks brigade_tool && "$(scripts)/bench" $(ARGS)
 
 docs: ## the site from the pages and the headers, into build/docs/html
 	@"$(scripts)/docs"
@@ -51,3 +51,6 @@ clean: ## remove what was built (keeps .venv)
 
 install: ## library, headers, command and CMake package into PREFIX
 	@"$(scripts)/setup" && "$(scripts)/build" brigade_all && "$(scripts)/install"
+
+dist: ## a source tarball and a wheel, with checksums, in build/dist
+	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/dist"

@@ -21,11 +21,11 @@ PUBLIC_SECTIONS = (
 
 # The pages beside the front page, by what a reader wants; each page of docs/ stands in one of these.
 SECTIONS = {
-    "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "launching", "command", "report"],
+    "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "comparison", "launching", "command", "report"],
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan"],
     "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
-    "Inside": ["architecture", "benchmarks", "faults", "facts"],
+    "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],
 }
 
 

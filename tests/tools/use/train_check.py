@@ -91,9 +91,21 @@ class Train(InFolder):
             pixels = [255 if (row < 5) == (label == 0) else 0 for label in labels for row in range(10) for _ in range(10)]
             self.write(f"{which}-images-idx3-ubyte", idx([count, 10, 10], pixels))
             self.write(f"{which}-labels-idx1-ubyte", idx([count], labels))
-        for model in ("cnn", "mlp"):
-            result = self.json_of("train", "--data", f"idx:{self.folder}", "--model", model, "--steps", 20, "--batch", 8)
-            self.assertEqual(result["test_accuracy"], 1, model)
+        for model, *extra in (("cnn",), ("cnn", "--sync-batch-norm"), ("mlp",)):
+            result = self.json_of("train", "--data", f"idx:{self.folder}", "--model", model, *extra, "--steps", 20, "--batch", 8)
+            self.assertEqual(result["test_accuracy"], 1, (model, extra))
+            self.assertTrue(result["replicas_identical"])
+
+    def test_workers_that_train_apart_meet_in_the_end_and_send_little(self):
+        result = self.json_of("train", "--model", "mlp", "--steps", 45, "--diloco", 20, "--hook", "int8", "--evaluate-every", 20)
+        self.assertTrue(result["replicas_identical"])
+        self.assertGreater(result["test_accuracy"], 0.7)
+        bytes_sent = [one["bytes_sent"] for one in result["evaluations"]]
+        # Three exchanges, the last one since 45 is no multiple of 20.
+        self.assertEqual(bytes_sent, [bytes_sent[0], 2 * bytes_sent[0], 3 * bytes_sent[0]])
+        self.assertLess(bytes_sent[0], 0.3 * result["gradient_bytes"])
+        seconds = [one["seconds"] for one in result["evaluations"]]
+        self.assertEqual(seconds, sorted(seconds))
 
     def test_text(self):
         self.write("text.txt", "the bucket goes from hand to hand. " * 200)
@@ -128,6 +140,8 @@ class Train(InFolder):
         result = self.json_of("train", "--steps", 4, "--link", "100mbit", "--hook", "fp16")
         self.assertEqual(result["link"], "100 Mbit/s")
         self.assertTrue(result["replicas_identical"])
+        shared = self.json_of("train", "--steps", 2, "--link", "1gbit", "-n", 4, "--hosts", 2, "--hook", "int8")
+        self.assertEqual((shared["hosts"], shared["workers"], shared["replicas_identical"]), (2, 4, True))
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -10,6 +10,8 @@
 
 #include <cmath>
 
+#include "brigade/sync_batch_norm.h"
+
 namespace brigade::tool {
 namespace {
 
@@ -32,8 +34,8 @@ class Mlp : public Model {
   nn::Sequential layers_;
 };
 
-// Two convolutions, each followed by a pool where the image is large enough, and two dense
-// layers.
+// Two convolutions, each followed by a norm if asked for and by a pool where the image is
+// large enough, and two dense layers.
 class Cnn : public Model {
  public:
   Cnn(std::int64_t height, std::int64_t width, std::int64_t channels, std::int64_t classes)
@@ -50,10 +52,17 @@ class Cnn : public Model {
         nn::Linear(2 * channels * (height / shrink) * (width / shrink), 4 * channels));
     output_ = register_module("output", nn::Linear(4 * channels, classes));
   }
+  // Collective over `group`. Before the model is wrapped.
+  void add_norms(std::int64_t channels, const ProcessGroup& group) {
+    norm1_ = register_module("norm1", SyncBatchNorm(channels, group));
+    norm2_ = register_module("norm2", SyncBatchNorm(2 * channels, group));
+  }
   at::Tensor forward(const at::Tensor& input) override {
-    at::Tensor x = torch::relu(first_(input.view({-1, 1, height_, width_})));
+    at::Tensor x = first_(input.view({-1, 1, height_, width_}));
+    x = torch::relu(norm1_ ? norm1_(x) : x);
     if (pools_ > 1) x = torch::max_pool2d(x, 2);
-    x = torch::relu(second_(x));
+    x = second_(x);
+    x = torch::relu(norm2_ ? norm2_(x) : x);
     if (pools_ > 0) x = torch::max_pool2d(x, 2);
     return output_(torch::relu(wide_(x.flatten(1))));
   }
@@ -61,6 +70,7 @@ class Cnn : public Model {
  private:
   std::int64_t height_, width_, pools_ = 0;
   nn::Conv2d first_{nullptr}, second_{nullptr};
+  SyncBatchNorm norm1_{nullptr}, norm2_{nullptr};  // null: no norms
   nn::Linear wide_{nullptr}, output_{nullptr};
 };
 
@@ -126,12 +136,16 @@ class Transformer : public Model {
 
 }  // namespace
 
-std::shared_ptr<Model> make_model(const ModelOptions& options, const TrainData& data) {
+std::shared_ptr<Model> make_model(const ModelOptions& options, const TrainData& data,
+                                  const ProcessGroup* group) {
   const auto classes = static_cast<std::int64_t>(data.classes.size());
   if (options.model == "mlp")
     return std::make_shared<Mlp>(data.values(), options.width, options.layers, classes);
-  if (options.model == "cnn")
-    return std::make_shared<Cnn>(data.height, data.width, options.width, classes);
+  if (options.model == "cnn") {
+    auto model = std::make_shared<Cnn>(data.height, data.width, options.width, classes);
+    if (options.sync_batch_norm) model->add_norms(options.width, *group);
+    return model;
+  }
   return std::make_shared<Transformer>(classes, options.context, options.width,
                                        options.layers);
 }

@@ -28,6 +28,10 @@ ModelOptions complete(ModelOptions options, const TrainData& data) {
     throw ConfigError("--model cnn needs images (digits or idx:FOLDER), and --data " +
                       data.name + " is a table; take mlp");
   }
+  if (options.sync_batch_norm && options.model != "cnn") {
+    throw ConfigError("--sync-batch-norm is for --model cnn, and this is a " +
+                      options.model);
+  }
   if (options.width == 0) {
     options.width = options.model == "mlp" ? 128 : options.model == "cnn" ? 32 : 64;
   }

@@ -14,6 +14,7 @@ struct ModelOptions {
   std::int64_t width = 0;     // of its layers; 0: 128, 32 channels, 64
   std::int64_t layers = 2;    // of an mlp or a transformer
   std::int64_t context = 64;  // characters that a transformer sees
+  bool sync_batch_norm = false;  // of a cnn: after each convolution, over all workers
 };
 
 // Fills in what is left open. Throws ConfigError where the model does not suit the data.

@@ -17,6 +17,8 @@ struct TrainOptions {
   std::string hook = "allreduce";
   std::string optimizer = "adamw:lr=0.002";
   bool optimizer_in_backward = false;
+  std::int64_t diloco =
+      0;  // steps between exchanges of parameters; 0: of gradients instead
   std::optional<double> lr;  // wins over the optimizer's own
   std::string schedule = "constant";
   std::int64_t steps = 200;
@@ -31,6 +33,7 @@ struct TrainOptions {
   std::string out;  // folder of the report, the metrics, the trace and TensorBoard's events
   std::string json;
   std::string link;     // as it was given; empty: the network as it is
+  int hosts = 0;        // on the link; 0: every worker is one
   std::string command;  // the line that was typed
   bool elastic = false;
   std::string kill_at;   // STEP:WORKER, for brigade demo --kill; empty: nobody

@@ -120,7 +120,10 @@ void TrainOutput::step(StepPoint point, double lr,
   point.seconds += seconds_before_;
   if (evaluation) {
     point.accuracy = evaluation->accuracy;
-    evaluated(*evaluation);
+    Evaluation timed = *evaluation;
+    timed.seconds = point.seconds;
+    timed.bytes_sent = point.bytes_sent;
+    evaluated(timed);
   }
   history_.add(point);
   if (metrics_) metrics_->add(series_, point);
@@ -220,8 +223,11 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
   }
   Json evaluations = Json::array();
   for (const Evaluation& one : evaluations_) {
-    evaluations.push_back(
-        {{"step", one.step}, {"loss", one.loss}, {"accuracy", one.accuracy}});
+    evaluations.push_back({{"step", one.step},
+                           {"loss", one.loss},
+                           {"accuracy", one.accuracy},
+                           {"seconds", one.seconds},
+                           {"bytes_sent", one.bytes_sent}});
   }
   Json losses = Json::array();
   for (const StepPoint& point : series.points) {
@@ -232,12 +238,14 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                {"parameters", outcome.parameters},
                {"hook", options_.hook},
                {"optimizer", options_.optimizer},
+               {"diloco", options_.diloco},
                {"optimizer_in_backward", options_.optimizer_in_backward},
                {"schedule", options_.schedule},
                {"workers", outcome.workers},
                {"backend", outcome.backend},
                {"device", options_.workers.device},
                {"link", series.link},
+               {"hosts", options_.hosts},
                {"seed", options_.seed},
                {"batch_per_worker", options_.batch},
                {"train_examples", outcome.train_examples},

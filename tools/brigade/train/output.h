@@ -20,6 +20,8 @@ struct Evaluation {
   std::int64_t step = 0;
   double loss = 0;
   double accuracy = 0;
+  double seconds = 0;           // of training, until then
+  std::int64_t bytes_sent = 0;  // by rank 0, until then
 };
 
 // What is known at the end.

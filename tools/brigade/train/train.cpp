@@ -60,6 +60,12 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
                       " to test on; " + std::to_string(workers) +
                       " workers need as many to train, and one to test");
   }
+  if (options.diloco > 0 &&
+      (options.optimizer_in_backward || !options.checkpoint.empty())) {
+    throw ConfigError(std::string(options.optimizer_in_backward ? "--optimizer-in-backward"
+                                                                : "--checkpoint") +
+                      " cannot go with --diloco in brigade train");
+  }
   if (options.checkpoint.empty()) {
     if (options.resume || options.save_every > 0) {
       throw ConfigError(std::string(options.resume ? "--resume" : "--save-every") +
@@ -91,6 +97,8 @@ void warn_of_a_late_start(const TrainOptions& options) {
 // What a run that goes on without its workers cannot do.
 void check_elastic(const TrainOptions& options) {
   const char* refused = options.optimizer_in_backward     ? "--optimizer-in-backward"
+                        : options.diloco > 0              ? "--diloco"
+                        : options.model.sync_batch_norm   ? "--sync-batch-norm"
                         : !options.checkpoint.empty()     ? "--checkpoint"
                         : !options.out.empty()            ? "--out"
                         : !options.json.empty()           ? "--json"
@@ -119,6 +127,19 @@ void start_elastic(TrainOptions options) {
   launch(options.workers.workers, words, launching);
 }
 
+std::unique_ptr<ShapedLink> asked_link(const TrainOptions& options) {
+  const int workers = options.workers.workers;
+  if (options.hosts == 0) return link_from(options.link, workers);
+  if (options.link.empty())
+    throw ConfigError("--hosts makes a network: take --link RATE with it");
+  if (workers % options.hosts != 0) {
+    throw ConfigError("--hosts is " + std::to_string(options.hosts) + ", and -n " +
+                      std::to_string(workers) +
+                      "; expected as many workers on each host: a multiple");
+  }
+  return link_from(options.link, options.hosts, workers / options.hosts);
+}
+
 void start(TrainOptions options, bool workers_given) {
   if (options.elastic) return start_elastic(std::move(options));
   const bool inside = is_worker();
@@ -128,7 +149,7 @@ void start(TrainOptions options, bool workers_given) {
   if (inside && !options.link.empty()) {
     throw ConfigError("--link: only for workers that brigade train starts itself");
   }
-  const auto link = link_from(options.link, options.workers.workers);
+  const auto link = asked_link(options);
   options.link = link ? link->rate() : "";
   options.workers.link = link.get();
   const TrainData data = load_data(options.data, options.label);
@@ -164,6 +185,9 @@ void add_data_options(CLI::App& command, TrainOptions& options) {
   command.add_option("--context", options.model.context, "characters a transformer sees")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  command.add_flag(
+      "--sync-batch-norm", options.model.sync_batch_norm,
+      "a norm after each convolution of a cnn, over the batches of all workers");
 }
 
 void add_training_options(CLI::App& command, TrainOptions& options) {
@@ -175,6 +199,12 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
       ->capture_default_str();
   command.add_flag("--optimizer-in-backward", options.optimizer_in_backward,
                    "step each parameter as soon as its gradient is reduced");
+  command
+      .add_option("--diloco", options.diloco,
+                  "steps that workers train apart before they average parameters, with "
+                  "--hook, by DiLoCo; 0: average gradients")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
   command.add_option("--lr", options.lr, "learning rate, instead of the optimizer's own")
       ->check(CLI::PositiveNumber);
   command.add_option("--schedule", options.schedule, "of the learning rate")
@@ -225,6 +255,10 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
           "--link", options.link,
           "let the workers talk over a link of this rate, such as 100mbit (root only)")
       ->type_name("RATE");
+  command
+      .add_option("--hosts", options.hosts,
+                  "with --link: hosts that share the workers; else every worker is one")
+      ->check(CLI::Range(1, 64));
   add_json_option(command, options.json);
 }
 

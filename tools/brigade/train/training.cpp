@@ -10,6 +10,7 @@
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/local_sgd/diloco.h"
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/sampler.h"
@@ -66,7 +67,12 @@ class Training {
         schedule_(options.schedule, options.steps),
         sampler_(static_cast<std::size_t>(batches_.train_size()), worker.group,
                  {.seed = options.seed}) {
-    ddp_->set_hook(make_hook(options.hook));
+    ddp_->set_hook(make_hook(options.diloco > 0 ? "noop" : options.hook));
+    if (options.diloco > 0) {
+      diloco_.emplace(
+          *model_, *optimizer_, worker.group,
+          optim::DiLoCoOptions{.period = options.diloco, .hook = make_hook(options.hook)});
+    }
     lr_ = options.lr.value_or(own_lr(*optimizer_));
     if (!options.out.empty()) timeline_.emplace(worker.group, ddp_->core());
     if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
@@ -106,6 +112,10 @@ class Training {
       const double lr = lr_ * schedule_.factor(step_);
       StepPoint point = train_step(lr);
       const bool last = step_ == options_.steps;
+      if (last && diloco_ && step_ % options_.diloco != 0) {  // else they have just met
+        diloco_->finish();
+        point.bytes_sent = traffic().total.bytes_sent;
+      }
       std::optional<Evaluation> evaluation;
       if (last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
         evaluation = evaluate();
@@ -120,7 +130,7 @@ class Training {
 
   // Collective.
   Series summary(TrainOutcome& outcome) {
-    const HookStats stats = ddp_->hook_stats();
+    const HookStats stats = traffic();
     const DdpLoggingData ddp = ddp_->logging_data();
     outcome.bucket_bytes = ddp.bucket_bytes;
     Series series{.takes_mean = tolerance_of(options_.hook) >= 0,
@@ -135,14 +145,14 @@ class Training {
  private:
   std::shared_ptr<Model> seeded_model(const TrainData& data) const {
     torch::manual_seed(options_.seed);
-    auto model = make_model(options_.model, data);
+    auto model = make_model(options_.model, data, &worker_.group);
     model->to(worker_.device);
     return model;
   }
 
   DdpOptions ddp_options() const {
-    // Replicas differ at once where a hook gives no mean.
-    const bool equal = tolerance_of(options_.hook) >= 0;
+    // Replicas differ at once where a hook gives no mean, and between DiLoCo's exchanges.
+    const bool equal = tolerance_of(options_.hook) >= 0 && options_.diloco == 0;
     DdpOptions options{.check_replicas_every = equal ? options_.check_every : 0,
                        .bucket_cap_mb = options_.bucket_mb,
                        .gradient_as_bucket_view = true};
@@ -174,7 +184,9 @@ class Training {
     ddp_->zero_grad();
     loss.backward();
     const auto backward = Clock::now();
-    if (!options_.optimizer_in_backward) {
+    if (diloco_) {
+      diloco_->step();
+    } else if (!options_.optimizer_in_backward) {
       for (const at::Tensor& parameter : model_->parameters())
         optimizer_->step_param(parameter, parameter.grad());
     }
@@ -190,7 +202,7 @@ class Training {
       throw Error("step " + std::to_string(step_) + ": the loss is " +
                   std::to_string(value) + "; a smaller --lr may help");
     }
-    const HookStats stats = ddp_->hook_stats();
+    const HookStats stats = traffic();
     seconds_ += std::chrono::duration<double>(end - begin).count();
     return {.step = step_,
             .seconds = seconds_,
@@ -200,6 +212,8 @@ class Training {
             .bytes_sent = stats.total.bytes_sent,
             .overlap = stats.last_step.overlap()};
   }
+
+  HookStats traffic() const { return diloco_ ? diloco_->stats() : ddp_->hook_stats(); }
 
   // Collective: every rank takes its share of the examples for the test.
   Evaluation evaluate() {
@@ -238,6 +252,7 @@ class Training {
   std::shared_ptr<Model> model_;
   DistributedDataParallel<Model> ddp_;
   std::shared_ptr<optim::Optimizer> optimizer_;
+  std::optional<optim::DiLoCo> diloco_;  // for --diloco
   LrSchedule schedule_;
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;

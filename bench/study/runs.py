@@ -1,0 +1,78 @@
+"""One training of the study, and the file of those that are done."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+
+LIMIT = 1800  # seconds of one run
+
+
+class Failed(Exception):
+    """A run that ended with an error; its text is what it said."""
+
+
+@dataclass(frozen=True)
+class Run:
+    task: str
+    hook: str  # of brigade train, or "diloco=STEPS+HOOK"
+    place: str  # "loopback", a rate, or "HOSTSxRANKS:RATE"
+    seed: int
+
+    def words(self):
+        """What this run adds to the task's arguments."""
+        diloco = re.fullmatch(r"diloco=(\d+)\+(.+)", self.hook)
+        words = ["--seed", str(self.seed), "--hook", diloco[2] if diloco else self.hook]
+        if diloco:
+            words += ["--diloco", diloco[1]]
+        hosts = re.fullmatch(r"(\d+)x(\d+):(.+)", self.place)
+        if hosts:
+            return words + ["-n", str(int(hosts[1]) * int(hosts[2])), "--hosts", hosts[1], "--link", hosts[3]]
+        return words + ["-n", "2"] + ([] if self.place == "loopback" else ["--link", self.place])
+
+    def key(self, arguments):
+        return json.dumps([self.task, self.hook, self.place, self.seed, list(arguments)])
+
+
+def train(brigade, task, run, data):
+    """Trains, and returns the line for the file of results. Throws Failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "out.json"
+        words = [str(brigade), "train", *task.words(data), *run.words(), "--json", str(report)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=environment, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(words)}: not done after {LIMIT} s") from None
+        if done.returncode:
+            raise Failed(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        found = json.loads(report.read_text())
+    last = found["evaluations"][-1]
+    return {"key": run.key(task.arguments + (task.steps,)), "task": run.task, "hook": run.hook, "place": run.place, "seed": run.seed,
+            "parameters": found["parameters"], "gradient_bytes": found["gradient_bytes"], "step_ms": found["step_ms"],
+            "overlap": found["overlap"], "loss": last["loss"], "accuracy": last["accuracy"], "bytes": last["bytes_sent"],
+            "evaluations": found["evaluations"], "replicas_identical": found["replicas_identical"]}
+
+
+class Results:
+    """JSON lines, appended to as runs end: what is there is not run again."""
+
+    def __init__(self, path):
+        self.path = path
+        self.rows = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # cut off when the study was ended
+                self.rows[row["key"]] = row
+
+    def add(self, row):
+        self.rows[row["key"]] = row
+        with open(self.path, "a") as file:
+            file.write(json.dumps(row) + "\n")

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""bench/study: what it runs, what it keeps, and what its page says. study_test.py BRIGADE."""
+import pathlib
+import sys
+import tempfile
+import unittest
+from dataclasses import replace
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/study"))
+import page  # noqa: E402
+from runs import Failed, Results, Run, train  # noqa: E402
+from study import split  # noqa: E402
+from tasks import TASKS  # noqa: E402
+
+BRIGADE = sys.argv[1]
+
+
+def row(hook, accuracy, sent, seed=1, place="loopback", seconds=(1.0, 2.0), **more):
+    evaluations = [{"accuracy": accuracy - 0.2, "seconds": seconds[0], "bytes_sent": sent / 2, "loss": 1, "step": 1},
+                   {"accuracy": accuracy, "seconds": seconds[1], "bytes_sent": sent, "loss": 0.5, "step": 2}]
+    return {"key": f"{hook}{seed}{place}", "task": "digits", "hook": hook, "place": place, "seed": seed, "parameters": 7, "step_ms": 3.0,
+            "loss": 0.5, "accuracy": accuracy, "bytes": sent, "evaluations": evaluations, "replicas_identical": True, **more}
+
+
+class Page(unittest.TestCase):
+    def verdicts(self, rows):
+        return [line.split("|")[3].strip() for line in page.headlines(rows).splitlines()[2:]]
+
+    def test_headlines_are_reached_missed_or_not_measured(self):
+        rows = [row("allreduce", 0.97, 400), row("int8", 0.9692, 100), row("int4", 0.96, 50)]
+        self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", "not measured", "not measured", "not measured"], page.headlines(rows))
+        self.assertIn("**MISSED**", page.headlines([row("allreduce", 0.97, 400), row("int8", 0.97, 110)]), "3.6 x fewer bytes are not 3.9")
+
+    def test_only_seeds_that_both_have_are_compared(self):
+        rows = [row("allreduce", 0.97, 400), row("allreduce", 0.99, 400, seed=2), row("int8", 0.97, 100)]
+        self.assertIn("+0.00 points lost", page.headlines(rows))
+
+    def test_time_to_accuracy_counts_to_the_first_evaluation_that_has_it(self):
+        rows = [row("allreduce", 0.97, 400, place="100mbit", seconds=(4, 8)), row("int8", 0.97, 100, place="100mbit", seconds=(1, 2))]
+        self.assertIn("4.0 × sooner", page.headlines(rows))
+        rows[1]["evaluations"][1]["accuracy"] = 0.9
+        self.assertIn("never there", page.headlines(rows))
+
+    def test_means_have_their_deviation(self):
+        text = page.markdown([row("allreduce", 0.96, 400), row("allreduce", 0.98, 400, seed=2)], "a machine", "study")
+        self.assertIn("| `allreduce` | 97.00 ± 1.41 |", text)
+
+
+class Runs(unittest.TestCase):
+    def test_hooks_are_split_where_no_option_follows(self):
+        self.assertEqual(split("allreduce,powersgd:rank=4,start=2,diloco=20+int8,int8"),
+                         ["allreduce", "powersgd:rank=4,start=2", "diloco=20+int8", "int8"])
+
+    def test_places_and_diloco_become_options(self):
+        self.assertEqual(Run("digits", "diloco=20+int8", "2x3:1gbit", 4).words(),
+                         ["--seed", "4", "--hook", "int8", "--diloco", "20", "-n", "6", "--hosts", "2", "--link", "1gbit"])
+
+    def test_what_is_done_is_kept_and_a_line_cut_off_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "out/results.jsonl"
+            Results(path).add(row("int8", 0.9, 1))
+            with open(path, "a") as file:
+                file.write('{"key": "cut')
+            self.assertEqual(list(Results(path).rows), ["int81loopback"])
+
+    def test_a_real_training_gives_a_row_and_a_bad_one_its_reason(self):
+        task = replace(TASKS["digits"], steps=20, every=10)
+        found = train(BRIGADE, task, Run("digits", "int8", "loopback", 1), pathlib.Path("."))
+        self.assertEqual([one["step"] for one in found["evaluations"]], [10, 20])
+        self.assertGreater(found["evaluations"][1]["bytes_sent"], found["evaluations"][0]["bytes_sent"])
+        self.assertTrue(found["replicas_identical"])
+        self.assertIn("digits", page.markdown([found], "a machine", "study"))
+        with self.assertRaisesRegex(Failed, "did you mean 'int8'"):
+            train(BRIGADE, task, Run("digits", "int88", "loopback", 1), pathlib.Path("."))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
