@@ -97,14 +97,35 @@ inline at::Tensor coefficient(const std::vector<int64_t>& shape, at::ScalarType 
   return kept = (values * scale).to(dtype);
 }
 
-// The exact mean over the ranks, in float64.
-inline at::Tensor exact_mean(const std::vector<int64_t>& shape, at::ScalarType dtype,
-                             int ranks, int64_t step, size_t index, Gradients kind = {}) {
+// Over the ranks, in float64: the exact mean, and the mean of the ranks' sums of squares.
+struct OverRanks {
+  at::Tensor mean;
+  double squares = 0;
+};
+
+// Kept as the coefficients are, and not to be written into.
+inline const OverRanks& over_ranks(const std::vector<int64_t>& shape, at::ScalarType dtype,
+                                   int ranks, int64_t step, size_t index, Gradients kind) {
+  static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t,
+                             Structure, int64_t>,
+                  OverRanks>
+      made;
+  OverRanks& kept = made[{shape, dtype, ranks, step, index, kind.structure, kind.low_rank}];
+  if (kept.mean.defined()) return kept;
   at::Tensor sum = at::zeros(shape, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) {
-    sum += coefficient(shape, dtype, rank, step, index, kind).to(at::kDouble);
+    const at::Tensor values =
+        coefficient(shape, dtype, rank, step, index, kind).to(at::kDouble);
+    sum += values;
+    kept.squares += values.pow(2).sum().item<double>() / ranks;
   }
-  return sum / ranks;
+  kept.mean = sum / ranks;
+  return kept;
+}
+
+inline at::Tensor exact_mean(const std::vector<int64_t>& shape, at::ScalarType dtype,
+                             int ranks, int64_t step, size_t index, Gradients kind = {}) {
+  return over_ranks(shape, dtype, ranks, step, index, kind).mean;
 }
 
 // A bag under DistributedDataParallel with a hook (empty spec: none), every parameter in a
@@ -140,19 +161,12 @@ struct Rig {
     double off = 0, size = 0;
     for (size_t index = 0; index < shapes.size(); ++index) {
       if (!gradients[index].defined()) continue;
-      off += (gradients[index].to(at::kDouble) - mean(step, index))
-                 .pow(2)
-                 .sum()
-                 .item<double>();
-      for (int rank = 0; rank < group.size(); ++rank) {
-        size += coefficient(shapes[index], dtype, rank, step, index, kind)
-                    .to(at::kDouble)
-                    .pow(2)
-                    .sum()
-                    .item<double>();
-      }
+      const OverRanks& exact =
+          over_ranks(shapes[index], dtype, group.size(), step, index, kind);
+      off += (gradients[index].to(at::kDouble) - exact.mean).pow(2).sum().item<double>();
+      size += exact.squares;
     }
-    return std::sqrt(off / (size / group.size()));
+    return std::sqrt(off / size);
   }
 
   // One step; gives the gradients after it.

@@ -89,50 +89,61 @@ std::vector<torch::Tensor> train(const ProcessGroup& group, const Setting& setti
   return net->parameters();
 }
 
-void expect_parity(int ranks, const Setting& setting, bool both_views = true) {
-  run_ranks(ranks, [&](ProcessGroup group) {
-    for (bool views : {false, true}) {
-      if (views && !both_views) continue;
-      Setting s = setting;
-      s.ddp.gradient_as_bucket_view = views;
-      auto after = train(group, s, How::after);
-      const std::string what = s.hook + ", " + s.optimizer + (views ? ", views" : "");
-      expect_same_bits(after, train(group, s, How::hook), what + ", hook");
-      expect_same_bits(after, train(group, s, How::in_backward), what + ", in backward");
-      EXPECT_FALSE(torch::equal(after[0], make_fork(s.dtype)->parameters()[0]));
-    }
-  });
+// All settings one after the other in the same workers.
+void expect_parity_of_all(int ranks, const std::vector<Setting>& settings,
+                          bool both_views = true) {
+  const auto expect_one = [](const ProcessGroup& group, Setting s, bool views) {
+    s.ddp.gradient_as_bucket_view = views;
+    auto after = train(group, s, How::after);
+    const std::string what = s.hook + ", " + s.optimizer + (views ? ", views" : "");
+    expect_same_bits(after, train(group, s, How::hook), what + ", hook");
+    expect_same_bits(after, train(group, s, How::in_backward), what + ", in backward");
+    EXPECT_FALSE(torch::equal(after[0], make_fork(s.dtype)->parameters()[0]));
+  };
+  run_ranks(ranks,
+            [&](ProcessGroup group) {
+              for (const Setting& setting : settings) {
+                expect_one(group, setting, false);
+                if (both_views) expect_one(group, setting, true);
+              }
+            },
+            {.wall = std::chrono::minutes(2)});
+}
+
+void expect_parity(int ranks, const Setting& setting) {
+  expect_parity_of_all(ranks, {setting});
 }
 
 TEST(OptimizerInBackward, EqualsHookThenOptimizerToTheLastBitForEveryHook) {
   for (int ranks : {1, 4}) {
+    std::vector<Setting> settings;
     for (const HookEntry& entry : hook_table()) {
       if (entry.tolerance < 0) continue;  // noop: replicas differ
       std::string spec(entry.name);
       if (spec.find("powersgd") != std::string::npos) spec += ":start=1,min_rate=1";
-      expect_parity(ranks, {.hook = spec}, /*both_views=*/ranks == 4);
+      settings.push_back({.hook = spec});
     }
+    expect_parity_of_all(ranks, settings, /*both_views=*/ranks == 4);
     expect_parity(ranks, {.hook = "fp16+powersgd:start=1,min_rate=1"});
   }
 }
 
 TEST(OptimizerInBackward, EqualsItForEveryOptimizer) {
-  for (std::string_view name : optimizer_names()) {
-    expect_parity(4, {.optimizer = std::string(name) + ":lr=0.01"}, false);
-  }
+  std::vector<Setting> settings;
+  for (std::string_view name : optimizer_names())
+    settings.push_back({.optimizer = std::string(name) + ":lr=0.01"});
+  expect_parity_of_all(4, settings, /*both_views=*/false);
 }
 
 TEST(OptimizerInBackward, EqualsItWithOneBucketWithTwoAndWithSix) {
-  for (int ranks : {1, 4}) {
-    for (const char* hook : {"allreduce", "int8"}) {
-      for (auto [mib, buckets] :
-           {std::pair(1.0, 1U), {0.0015, 2U}, {kSmallBucket / 16, 6U}}) {
-        expect_parity(ranks,
-                      {.hook = hook, .ddp = {.bucket_cap_mb = mib}, .buckets = buckets},
-                      /*both_views=*/false);
-      }
+  std::vector<Setting> settings;
+  for (const char* hook : {"allreduce", "int8"}) {
+    for (auto [mib, buckets] :
+         {std::pair(1.0, 1U), {0.0015, 2U}, {kSmallBucket / 16, 6U}}) {
+      settings.push_back({.hook = hook, .ddp = {.bucket_cap_mb = mib}, .buckets = buckets});
     }
   }
+  for (int ranks : {1, 4}) expect_parity_of_all(ranks, settings, /*both_views=*/false);
 }
 
 TEST(OptimizerInBackward, EqualsItInHalfAndInDoublePrecision) {
@@ -154,16 +165,15 @@ TEST(OptimizerInBackward, PassesOverParametersThatNoRankUsed) {
 }
 
 TEST(OptimizerInBackward, WorksWithAStaticGraph) {
-  for (int ranks : {1, 4}) {
-    for (int micro_batches : {1, 2}) {
-      for (bool use : {true, false}) {
-        Setting setting{.use_second = [use](int) { return use; },
-                        .micro_batches = micro_batches};
-        setting.ddp.static_graph = true;
-        expect_parity(ranks, setting);
-      }
+  std::vector<Setting> settings;
+  for (int micro_batches : {1, 2}) {
+    for (bool use : {true, false}) {
+      settings.push_back(
+          {.use_second = [use](int) { return use; }, .micro_batches = micro_batches});
+      settings.back().ddp.static_graph = true;
     }
   }
+  for (int ranks : {1, 4}) expect_parity_of_all(ranks, settings);
 }
 
 TEST(OptimizerInBackward, ParametersThatOnlySomeRanksUsedStepOnAll) {
