@@ -1,8 +1,8 @@
 """As torch.distributed.algorithms.model_averaging, in native code: parameters of ranks that train apart, brought together.
 
-These are ``ModelAverager`` of torch's too, and so go with torch's ``PostLocalSGDOptimizer``. Unlike torch's they average all
-parameters that they are given and that need gradients, those without a gradient on this rank among them: ranks need not agree on
-who had one, and optimizers in the backward pass, which leave none, work.
+These are ``ModelAverager`` of torch's too, and so go with torch's ``PostLocalSGDOptimizer``. As with torch's, an averager passes over
+parameters without a gradient; unlike torch's it averages all of them where none has one, as an optimizer in the backward pass
+leaves it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup |
     0
     """
     tensors = _tensors(params)
-    if not tensors:
-        return 0
+    if not tensors or process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        return 0  # as torch's: a rank outside of the group keeps its own
     return _native.average_parameters(tensors, group_or_default(process_group), tensors[0].device.type)
 
 
@@ -51,6 +51,12 @@ def average_parameters_or_parameter_groups(params: Iterable[Any], process_group:
     >>> average_parameters_or_parameter_groups(torch.optim.SGD(layer.parameters()).param_groups)
     """
     average_parameters(get_params_to_average(params), process_group)
+
+
+def _with_gradients(params: Iterable[Any]) -> list[torch.Tensor]:
+    """Those that have a gradient; all, where none has."""
+    tensors = _tensors(params)
+    return [tensor for tensor in tensors if tensor.grad is not None] or tensors
 
 
 class ModelAverager(_torchs.ModelAverager):
@@ -68,8 +74,11 @@ class ModelAverager(_torchs.ModelAverager):
         raise NotImplementedError
 
     def average_parameters(self, params: Iterable[Any]) -> bool:
-        """Collective, after each step of the optimizer: averages, if this is a step to do so, and counts it. Says whether it did."""
-        tensors = _tensors(params)
+        """Collective, after each step of the optimizer: averages, if this is a step to do so, and counts it. Says whether it did.
+
+        Parameters without a gradient are passed over, the same on all ranks; if none has one, all are averaged.
+        """
+        tensors = _with_gradients(params)
         if self._native is None:
             if not tensors:
                 raise _native.ConfigError("average_parameters: none of the parameters needs gradients")

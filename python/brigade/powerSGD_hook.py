@@ -12,6 +12,10 @@ from ._calling import NativeHook, call, check_group, native_hook
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
 logger = logging.getLogger("torch.distributed." + __name__)  # where torch's is
+# Torch's own sentences, to the letter, for those who look for them.
+_SAVED = "NOTE: Process group is not serializable and excluded from a saved state."
+_LOADED = ("NOTE: Process group will be set to a default group (i.e. the world size)." + 16 * " "
+           + "If a different group is desired, please set `self.process_group` after PowerSGD state is loaded.")
 
 _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback",
             "warm_start", "orthogonalization_epsilon", "random_seed", "compression_stats_logging_frequency",
@@ -162,11 +166,11 @@ class PowerSGDState:
         return (before / after if after > 0 else 0, before, after)
 
     def __getstate__(self) -> dict[str, Any]:
-        logger.warning("a PowerSGDState is saved without its process group")
+        logger.warning(_SAVED)
         return {"options": dict(self._options), "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        logger.warning("a PowerSGDState was loaded: it uses the default process group unless process_group is set")
+        logger.warning(_LOADED)
         self.__init__(None, **state["options"])  # type: ignore[misc]
         self.load_state_dict(state["state"])
 

@@ -63,6 +63,19 @@ class _RatedGroup(dict[str, Any]):
             self.native.set_lr(self.place, float(value))
 
 
+# Elements of a parameter that is worth a message of its own.
+_LARGE = 1 << 16
+
+
+def _by_size(params: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Those that are packed together, on one device, and those that are sent as they are."""
+    small = [each for each in params if each.numel() < _LARGE and each.device == params[0].device and each.is_contiguous()]
+    if len(small) < 2:
+        small = []
+    chosen = set(map(id, small))
+    return small, [each for each in params if id(each) not in chosen]
+
+
 def _described(zero: _TorchZero, place: int, kind: Any) -> tuple[list[tuple[str, torch.Tensor]], str]:
     """A group as native code takes it: parameters by their number among all, and the optimizer with its options."""
     before = sum(len(group["params"]) for group in zero.param_groups[:place])
@@ -148,6 +161,26 @@ class ZeroRedundancyOptimizer(_TorchZero):
             return None
         with torch.enable_grad():
             return closure()
+
+    def _sync_params(self) -> None:
+        """As torch's, except that the small parameters of a rank travel in one message."""
+        if self.parameters_as_bucket_view:
+            super()._sync_params()
+            return
+        messages, packed = [], []
+        for rank, groups in enumerate(self._partition_parameters()):
+            small, whole = _by_size([each.data for group in groups for each in group["params"]])
+            if small:
+                flat = torch.cat([each.flatten() for each in small])
+                packed.append((flat, small))
+                whole.append(flat)
+            source = dist.get_global_rank(self.process_group, rank)
+            messages += [dist.broadcast(each, source, group=self.process_group, async_op=True) for each in whole]
+        for message in messages:
+            message.wait()
+        for flat, small in packed:
+            parts = flat.split([each.numel() for each in small])
+            torch._foreach_copy_(small, [part.view_as(each) for part, each in zip(parts, small)])
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""

@@ -92,6 +92,30 @@ def averaged(kind):
     return equal
 
 
+def averaged_by_gradient(case):
+    """Which of three parameters become the mean of all ranks."""
+    rank = dist.get_rank()
+    parameters = [torch.nn.Parameter(torch.full((3,), float(rank))) for _ in range(3)]
+    if case == "some":
+        parameters[1].grad = torch.ones(3)
+        parameters[2].grad = torch.ones(3)
+        parameters[2].requires_grad_(False)
+    group = dist.new_group([0, 1]) if case == "outside" else None
+    if case == "outside":
+        brigade.averagers.average_parameters(parameters, group)
+    else:
+        assert brigade.averagers.PeriodicModelAverager(period=1).average_parameters(parameters)
+    mean = sum(range(2 if group is not None else dist.get_world_size())) / (2 if group is not None else dist.get_world_size())
+    return [bool((each == mean).all()) for each in parameters]
+
+
+def test_averagers_pass_over_parameters_without_a_gradient_as_torchs_do(ranks):
+    assert ranks(3, averaged_by_gradient, "some")[2] == [False, True, False]
+    # An optimizer in the backward pass leaves none.
+    assert ranks(3, averaged_by_gradient, "none")[2] == [True, True, True]
+    assert ranks(3, averaged_by_gradient, "outside") == [[True] * 3, [True] * 3, [False] * 3]
+
+
 @pytest.mark.parametrize("kind", ["periodic", "groups", "one level", "two levels"])
 def test_averagers_bring_replicas_together_again(ranks, kind):
     # Counted by the averager from 0: steps 2 and 5 average, after the gradients went local at step 2.

@@ -45,6 +45,30 @@ def test_zero_trains_as_the_optimizer_on_every_rank(ranks):
         assert sum(parts) == whole and max(parts) < whole / 2
 
 
+def packed(sizes):
+    """Small parameters travel together, large ones and single ones alone: the values are torch's either way."""
+    torch.manual_seed(dist.get_rank())
+    params = [torch.randn(size, size) for size in sizes] + [torch.randn(4, 6).t()]
+    theirs = [each.clone() for each in params]
+    for each, other in zip(params, theirs):
+        dist.broadcast(other, 0)
+        each.copy_(other)
+        each.grad = other.grad = torch.ones_like(each) * (1 + each)
+    optimizer = ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.5)
+    plain = torch.optim.SGD(theirs, lr=0.5)
+    for _ in range(2):
+        optimizer.step()
+        plain.step()
+    for each, other in zip(params, theirs):
+        torch.testing.assert_close(each, other)
+    assert same_on_all_ranks(params)
+
+
+def test_zero_hands_out_parameters_of_all_sizes(ranks):
+    for sizes in ([3, 300, 5, 7, 260, 1, 2, 9], [300], [2], [0, 4, 4]):
+        ranks(3, packed, sizes)
+
+
 def in_backward(make, way, hook):
     reference = expected(6)
     model = wrap(small_net())
