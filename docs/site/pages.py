@@ -22,6 +22,8 @@ PUBLIC_SECTIONS = (
 # The pages beside the front page, by what a reader wants; each page of docs/ stands in one of these.
 SECTIONS = {
     "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "comparison", "launching", "command", "report"],
+    "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
+                 "cookbook/buckets"],
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan"],
     "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
@@ -31,7 +33,7 @@ SECTIONS = {
 
 def markdown_files(root):
     yield from (name for name in TOP if (root / name).exists())
-    for pattern in ("docs/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
+    for pattern in ("docs/*.md", "docs/cookbook/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
 

@@ -32,6 +32,7 @@
 
 namespace brigade {
 
+class DataLoaderBase;
 class DistributedSampler;
 class GradScaler;
 class ModelAverager;
@@ -66,11 +67,11 @@ struct CheckpointPart {
   // False: equal on all ranks; rank 0's is stored. True: each rank's own is stored.
   bool per_rank = false;
   // Called by every rank, in the order of the parts; it may use collectives.
-  std::function<PartState()> save;
+  std::function<PartState()> save = {};
   // Looks at everything that is in `saved`, throws CheckpointError where it does not fit,
   // and changes nothing. What it returns makes the change; it is called when all parts of
   // all ranks have found that theirs fit, and must not fail.
-  std::function<std::function<void()>(SavedPart saved)> load;
+  std::function<std::function<void()>(SavedPart saved)> load = {};
 };
 
 // ---- parts ----
@@ -104,10 +105,14 @@ BRIGADE_API CheckpointPart hook_part(DdpCore& core, std::string name = "hook");
 BRIGADE_API CheckpointPart bucket_part(DdpCore& core);
 // Epoch and position. At another number of ranks the position is that after as many samples
 // in all, rounded down: at most ranks - 1 samples are seen twice. A data loader must be
-// made after loading. Where the loader prefetches, the position is ahead of the training
-// loop: draw the indices with next() instead.
+// made after loading. Where a loader of torch's prefetches, the position is ahead of the
+// training loop: use brigade's DataLoader, or draw the indices with next().
 BRIGADE_API CheckpointPart sampler_part(DistributedSampler& sampler,
                                         std::string name = "sampler");
+// The same of a DataLoader (brigade/data_loader.h), whose place is the training loop's: it
+// goes there itself. A part of sampler_part() can be loaded too, and the other way round.
+BRIGADE_API CheckpointPart data_loader_part(DataLoaderBase& loader,
+                                            std::string name = "sampler");
 // torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
 // another number of ranks they stay as they are.
 BRIGADE_API CheckpointPart random_part(std::string name = "random");

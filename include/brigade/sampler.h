@@ -38,6 +38,8 @@ class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
   // Begins the epoch anew. A loader that holds a copy must be made after this call.
   void set_epoch(uint64_t epoch);
   uint64_t epoch() const { return epoch_; }
+  uint64_t seed() const { return options_.seed; }
+  size_t rank() const { return rank_; }
 
   // All of this rank's indices of the epoch, in order.
   const std::vector<size_t>& indices() const { return indices_; }

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "brigade/checkpoint.h"
+#include "brigade/data_loader.h"
 #include "brigade/sampler.h"
 #include "checkpoint/named.h"
 
@@ -78,23 +79,35 @@ std::function<void()> load_hook(DdpCore& core, const SavedPart& saved) {
 
 // ---- sampler ----------------------------------------------------------------------------
 
-std::function<void()> load_sampler(DistributedSampler& sampler, const SavedPart& saved) {
+struct SamplerPlace {
+  uint64_t epoch = 0, position = 0;
+};
+
+// Where a rank that has `here` samples goes on.
+SamplerPlace sampler_place(size_t here, const SavedPart& saved) {
   const PartState& state = saved.states.at(0);
   const uint64_t epoch = count_of(state, "epoch");
   uint64_t position = count_of(state, "position");
   const uint64_t size = count_of(state, "size");
   const auto ranks = static_cast<uint64_t>(saved.ranks);
   const auto saved_ranks = static_cast<uint64_t>(saved.saved_ranks);
-  if (position > size || (ranks == saved_ranks && size != sampler.size()))
+  if (position > size || (ranks == saved_ranks && size != here))
     throw CheckpointError("saved at sample " + std::to_string(position) + " of " +
                           std::to_string(size) + " of a rank, but a rank has " +
-                          std::to_string(sampler.size()) + " here");
+                          std::to_string(here) + " here");
   if (ranks != saved_ranks)
-    position = std::min<uint64_t>(position * saved_ranks / ranks, sampler.size());
-  return [&sampler, epoch, position] {
-    sampler.set_epoch(epoch);
-    if (position > 0) sampler.next(position);
-  };
+    position = std::min<uint64_t>(position * saved_ranks / ranks, here);
+  return {epoch, position};
+}
+
+// Of a DistributedSampler or a DataLoader.
+template <class Source>
+PartState save_place(const Source& source) {
+  PartState state;
+  state.values["epoch"] = std::to_string(source.epoch());
+  state.values["position"] = std::to_string(source.position());
+  state.values["size"] = std::to_string(source.size());
+  return state;
 }
 
 // ---- random -----------------------------------------------------------------------------
@@ -182,14 +195,24 @@ CheckpointPart hook_part(DdpCore& core, std::string name) {
 
 CheckpointPart sampler_part(DistributedSampler& sampler, std::string name) {
   CheckpointPart part{.name = std::move(name)};
-  part.save = [&sampler] {
-    PartState state;
-    state.values["epoch"] = std::to_string(sampler.epoch());
-    state.values["position"] = std::to_string(sampler.position());
-    state.values["size"] = std::to_string(sampler.size());
-    return state;
+  part.save = [&sampler] { return save_place(sampler); };
+  part.load = [&sampler](SavedPart saved) {
+    const SamplerPlace place = sampler_place(sampler.size(), saved);
+    return [&sampler, place] {
+      sampler.set_epoch(place.epoch);
+      if (place.position > 0) sampler.next(place.position);
+    };
   };
-  part.load = [&sampler](SavedPart saved) { return load_sampler(sampler, saved); };
+  return part;
+}
+
+CheckpointPart data_loader_part(DataLoaderBase& loader, std::string name) {
+  CheckpointPart part{.name = std::move(name)};
+  part.save = [&loader] { return save_place(loader); };
+  part.load = [&loader](SavedPart saved) {
+    const SamplerPlace place = sampler_place(loader.size(), saved);
+    return [&loader, place] { loader.seek(place.epoch, place.position); };
+  };
   return part;
 }
 

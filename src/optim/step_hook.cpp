@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <map>
+
+#include "optim/norm.h"
+
 namespace brigade::optim {
 namespace {
 
@@ -33,16 +38,13 @@ void write_gradient(at::Tensor& parameter, const at::Tensor& reduced) {
 }
 
 void check(const StepOptions& options) {
-  if (options.clip_grad_norm) {
-    throw ConfigError(
-        "clip_grad_norm can't go with an optimizer in the backward pass: the norm of all "
-        "gradients is known only when the last one is reduced, and by then the first "
-        "parameters have stepped. Use clip_grad_value, or step after backward()");
-  }
-  if (options.clip_grad_value && !(*options.clip_grad_value > 0)) {
-    throw ConfigError("clip_grad_value is " + std::to_string(*options.clip_grad_value) +
+  const auto more_than_0 = [](const char* name, const std::optional<double>& value) {
+    if (!value || *value > 0) return;
+    throw ConfigError(std::string(name) + " is " + std::to_string(*value) +
                       ", but must be more than 0");
-  }
+  };
+  more_than_0("clip_grad_norm", options.clip_grad_norm);
+  more_than_0("clip_grad_value", options.clip_grad_value);
 }
 
 void refuse_complex(at::ScalarType dtype) {
@@ -53,8 +55,12 @@ void refuse_complex(at::ScalarType dtype) {
 }
 
 std::string Attached::describe() const {
-  if (!options.clip_grad_value) return stepper.description;
-  return stepper.description + " clipped at " + std::to_string(*options.clip_grad_value);
+  std::string text = stepper.description;
+  if (options.clip_grad_value)
+    text += " clipped at " + std::to_string(*options.clip_grad_value);
+  if (options.clip_grad_norm)
+    text += " clipped at norm " + std::to_string(*options.clip_grad_norm);
+  return text;
 }
 
 const Attached* Plan::find(const at::Tensor& parameter) const {
@@ -74,6 +80,8 @@ std::string StepHook::fingerprint() const {
 
 void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
+  held_.clear();  // of a pass that failed
+  buckets_ = 0;
   HookWrapper::begin_pass(pass);
 }
 
@@ -133,9 +141,55 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, bool un
 }
 
 Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
-  Reduced reduced = co_await reduce_only(std::move(bucket), comm, /*undivided=*/true);
-  finish(reduced);
-  co_return reduced.result;
+  const int64_t buckets = bucket.is_last() ? bucket.index() + 1 : 0;
+  const bool by_norm = std::ranges::any_of(plan_->attached, [](const Attached& each) {
+    return each.options.clip_grad_norm.has_value();
+  });
+  if (by_norm && !bucket.buffer().is_cpu()) {
+    throw ConfigError(
+        "clip_grad_norm with an optimizer in the backward pass is for CPUs; on a GPU step "
+        "after backward(), with optim::clip_grad_norm before");
+  }
+  Reduced reduced = co_await reduce_only(std::move(bucket), comm, /*undivided=*/!by_norm);
+  at::Tensor result = reduced.result;
+  if (by_norm) {
+    hold(std::move(reduced), buckets);
+  } else {
+    finish(reduced);
+  }
+  co_return result;
+}
+
+void StepHook::hold(Reduced reduced, int64_t buckets) {
+  std::unique_lock lock(stepping_);
+  held_.push_back(std::move(reduced));
+  if (buckets > 0) buckets_ = buckets;
+  if (buckets_ == 0 || static_cast<int64_t>(held_.size()) < buckets_) return;
+  std::vector<Reduced> all = std::exchange(held_, {});
+  lock.unlock();
+  // Every bucket is here, and nobody else comes in this pass.
+  scale_by_norm(all);
+  for (Reduced& each : all) finish(each);
+}
+
+void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
+  std::map<const Attached*, double> squares;
+  const auto each_gradient = [&](const auto& visit) {
+    for (Reduced& reduced : all) {
+      for (BucketItem& item : reduced.items) {
+        if (!item.attached || !item.attached->options.clip_grad_norm || !item.used)
+          continue;
+        visit(item.attached, gradient_in(reduced.result, item.parameter, item.offset));
+      }
+    }
+  };
+  each_gradient([&](const Attached* by, const at::Tensor& gradient) {
+    squares[by] += squares_in(gradient);
+  });
+  each_gradient([&](const Attached* by, at::Tensor gradient) {
+    const double factor = clipping_factor(squares[by], *by->options.clip_grad_norm);
+    if (factor < 1) gradient.mul_(factor);
+  });
 }
 
 void StepHook::finish(Reduced& reduced) {

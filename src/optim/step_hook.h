@@ -82,9 +82,16 @@ class StepHook : public HookWrapper {
   const HookPass& pass() const { return pass_; }
 
  private:
+  // Keeps a bucket until all of the pass are there, then clips by their norm and steps.
+  // `buckets`: how many there are, told by the last; else 0.
+  void hold(Reduced reduced, int64_t buckets);
+  void scale_by_norm(std::vector<Reduced>& all) const;
+
   const std::shared_ptr<const Plan> plan_;
   const bool owns_gradients_;
   HookPass pass_;
+  std::vector<Reduced> held_;
+  int64_t buckets_ = 0;
   std::mutex stepping_;  // buckets may end at different stations
 };
 

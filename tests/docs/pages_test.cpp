@@ -58,8 +58,9 @@ std::vector<std::filesystem::path> markdown_in(const std::filesystem::path& fold
 
 // Those on top, those of docs/, and the READMEs of folders.
 std::vector<std::filesystem::path> all_pages() {
-  std::vector<std::filesystem::path> folders{kRoot, kRoot / "docs", kRoot / "data",
-                                             kRoot / "tools/brigade", kRoot / ".github"};
+  std::vector<std::filesystem::path> folders{
+      kRoot,          kRoot / "docs",          kRoot / "docs/cookbook",
+      kRoot / "data", kRoot / "tools/brigade", kRoot / ".github"};
   for (const auto& entry : std::filesystem::directory_iterator(kRoot / "src"))
     if (entry.is_directory()) folders.push_back(entry.path());
   std::vector<std::filesystem::path> pages;

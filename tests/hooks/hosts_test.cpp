@@ -271,7 +271,7 @@ TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqual
                 rig.ddp->set_hook(make_hook("int8:flat=1"));
                 rig.train(2);
                 const Footprint flat = footprint();
-          group.barrier();  // those who leave close theirs
+                group.barrier();  // those who leave close theirs
                 // The group itself, and a station; the store, and what they listen at.
                 EXPECT_LE(exact.sockets, 2 * others + 5);
                 // Each of the six groups listens, too.

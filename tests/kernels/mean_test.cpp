@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/patterns.h"
+#include "kernels/sum_squares.h"
 
 namespace brigade::kernels {
 namespace {
@@ -55,6 +56,17 @@ TEST(Mean, MayReplaceAnyOfItsParts) {
     mean(from, 5000, parts[replaced].data());
     EXPECT_EQ(parts[replaced], expected) << "part " << replaced;
   }
+}
+
+TEST(SumSquares, IsThatOfFloat64WithinAMillionth) {
+  for (std::size_t size : {0, 1, 31, 32, 33, 1023, 1024, 1025, 300'000}) {
+    const Floats values = random_parts(1, size)[0];
+    double expected = 0;
+    for (const float value : values) expected += static_cast<double>(value) * value;
+    EXPECT_NEAR(sum_squares(values), expected, 1e-6 * expected) << size;
+  }
+  // Where float32 alone would stand still.
+  EXPECT_NEAR(sum_squares(Floats(20'000'000, 1.0F)), 2e7, 1);
 }
 
 }  // namespace

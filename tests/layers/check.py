@@ -25,6 +25,7 @@ ALLOWED = {
     "zero": {"base", "optim", "ddp", "exchange", "engine", "group", "kernels"},
     "local_sgd": {"base", "optim", "ddp", "hooks", "engine", "group"},
     "checkpoint": {"base", "zero", "local_sgd", "optim", "ddp", "group"},
+    "report": {"base", "ddp", "engine", "group"},
     "elastic": {"base", "checkpoint", "optim", "ddp", "engine", "group"},
 }
 # Headers of include/brigade itself speak for the layer that has their stem: process_group.h for group, because of

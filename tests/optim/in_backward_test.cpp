@@ -42,6 +42,9 @@ void accumulate(Ddp& ddp, const Setting& setting, int step) {
 }
 
 void step_after(Ddp& ddp, optim::Optimizer& optimizer, const Setting& setting) {
+  if (setting.step.clip_grad_norm)
+    torch::nn::utils::clip_grad_norm_(ddp->core().parameters(),
+                                      *setting.step.clip_grad_norm);
   for (const auto& parameter : ddp->core().parameters()) {
     if (!parameter.grad().defined()) continue;
     auto gradient = parameter.grad();
@@ -193,21 +196,42 @@ TEST(OptimizerInBackward, ClipsByValue) {
   expect_parity(4, {.optimizer = "sgd:lr=0.5", .step = {.clip_grad_value = 0.01}});
 }
 
-TEST(OptimizerInBackward, RefusesClippingByNormWithTheReason) {
+void expect_close(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b,
+                  const std::string& what) {
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(torch::allclose(a[i], b[i], 1e-5, 1e-7)) << what << ", parameter " << i;
+}
+
+TEST(OptimizerInBackward, ClipsByTheNormOfAllGradients) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const bool views : {false, true}) {
+      Setting setting{.optimizer = "sgd:lr=0.5,momentum=0.9",
+                      .micro_batches = 2,
+                      .step = {.clip_grad_norm = 0.05}};
+      setting.ddp.gradient_as_bucket_view = views;
+      const auto after = train(group, setting, How::after);
+      expect_close(after, train(group, setting, How::hook), "hook");
+      expect_close(after, train(group, setting, How::in_backward), "in backward");
+      setting.step = {};
+      EXPECT_FALSE(torch::allclose(after[0], train(group, setting, How::after)[0], 1e-3))
+          << "nothing was clipped";
+    }
+  });
+}
+
+TEST(OptimizerInBackward, RefusesClippingAtNothingWithTheReason) {
   run_ranks(1, [](ProcessGroup group) {
     auto sgd = std::make_shared<SGD>();
     const auto refused = [&](const StepOptions& options) {
       return thrown_text<ConfigError>(
           [&] { hook_then_optimizer(make_hook("fp16"), sgd, {}, options); });
     };
-    const std::string text = refused({.clip_grad_norm = 1});
-    expect_contains(text, "clip_grad_norm can't go with an optimizer in the backward pass");
-    expect_contains(text, "known only when the last one is reduced");
-    expect_contains(text, "Use clip_grad_value");
+    expect_contains(refused({.clip_grad_norm = 0}),
+                    "clip_grad_norm is 0.000000, but must be more than 0");
     expect_contains(refused({.clip_grad_value = -1}), "must be more than 0");
     Ddp ddp(make_fork(), group);
     expect_contains(thrown_text<ConfigError>([&] {
-                      apply_optimizer_in_backward(ddp, sgd, {}, {.clip_grad_norm = 1});
+                      apply_optimizer_in_backward(ddp, sgd, {}, {.clip_grad_norm = -1});
                     }),
                     "clip_grad_norm");
   });

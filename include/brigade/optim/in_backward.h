@@ -20,8 +20,10 @@ namespace brigade::optim {
 struct StepOptions {
   // > 0. Every element of a reduced gradient is clamped to [-value, value] before the step.
   std::optional<double> clip_grad_value = {};
-  // Refused with ConfigError: the norm of all gradients is known only when the last one is
-  // here, and by then the first parameters have stepped.
+  // > 0. The gradients of the parameters that this optimizer steps are multiplied by
+  // clip_grad_norm / (norm + 1e-6), if that is below 1; norm is that of all of them in this
+  // pass. It is known only when the last bucket is reduced, so all steps come then, and
+  // none is hidden behind the communication any more. On CPUs only.
   std::optional<double> clip_grad_norm = {};
 };
 

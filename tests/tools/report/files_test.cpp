@@ -1,20 +1,34 @@
 // What the command writes: TensorBoard's records, reports of odd runs.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
+#include "brigade/hooks/registry.h"
+#include "brigade/report/metrics.h"
+#include "brigade/report/report.h"
+#include "brigade/report/tensorboard.h"
+#include "brigade/report/trace_file.h"
+#include "brigade/report/training_log.h"
 #include "common/options/number_text.h"
+#include "common/records.h"
 #include "common/terminal.h"
-#include "report/metrics.h"
-#include "report/report.h"
+#include "report/run_record_json.h"
 #include "report/svg.h"
-#include "report/tensorboard.h"
-#include "report/trace_file.h"
+#include "report/tensorboard_records.h"
+#include "support/command.h"
+#include "support/ranks.h"
 
 namespace brigade::tool {
 namespace {
+
+using report::coordinate;
+using report::crc32c;
+using report::tensorboard_record;
 
 TEST(TensorBoard, ChecksumIsCastagnolis) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);  // the check value of CRC catalogues
@@ -67,7 +81,7 @@ TEST(Record, ComesBackFromJsonAsItWas) {
       {.kind = Span::Kind::collective, .rank = 1, .station = 2});
   record.setup = {{"ranks", "2"}};
   const nlohmann::json json = to_json(record);
-  EXPECT_EQ(to_json(record_from_json(nlohmann::json::parse(json.dump()))), json);
+  EXPECT_EQ(to_json(report::record_from_json(nlohmann::json::parse(json.dump()))), json);
 }
 
 TEST(Metrics, ALossThatIsNoNumberIsNull) {
@@ -82,6 +96,66 @@ TEST(Metrics, ALossThatIsNoNumberIsNull) {
   EXPECT_EQ(parsed[1]["accuracy"], 0.5);
   EXPECT_FALSE(parsed[0].contains("accuracy"));
   EXPECT_EQ(trace_text(record), "");
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(TrainingLog, LeavesMetricsEventsATraceAndAReport) {
+  const testing::TemporaryFolder folder;
+  testing::run_ranks(2, [&](ProcessGroup group) {
+    DdpModel model;
+    model.parameters = {{.name = "w", .tensor = at::ones({50}).requires_grad_()}};
+    const at::Tensor weight = model.parameters[0].tensor;
+    DdpCore ddp(model, group);
+    ddp.set_hook(make_hook("int8"));
+    EXPECT_THROW(report::TrainingLog(ddp, {}), ConfigError);
+    report::TrainingLog log(ddp, {.folder = folder.path() + "/a/b",
+                                  .title = "my <training>",
+                                  .hook = "int8",
+                                  .traced_steps = 2});
+    for (int step = 1; step <= 4; ++step) {
+      log.begin_step();
+      ddp.before_forward();
+      at::Tensor loss = (weight * weight).sum();
+      ddp.after_forward({&loss});
+      log.end_of(Span::Kind::forward);
+      loss.backward();
+      log.end_of(Span::Kind::backward);
+      if (step == 4) {
+        log.step(0.5, {.accuracy = 0.75, .scalars = {{"lr", 0.1}}});
+      } else {
+        log.step(1.0 / step);
+      }
+    }
+    log.finish();
+  });
+  const std::string place = folder.path() + "/a/b/";
+  std::istringstream lines(text_of(place + "metrics.jsonl"));
+  std::vector<nlohmann::json> parsed;
+  for (std::string line; std::getline(lines, line);)
+    parsed.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(parsed.size(), 4U);
+  EXPECT_EQ(parsed[1]["loss"], 0.5);
+  EXPECT_EQ(parsed[3]["accuracy"], 0.75);
+  EXPECT_GT(parsed[3]["bytes_sent"], parsed[0]["bytes_sent"]);
+  const nlohmann::json trace = nlohmann::json::parse(text_of(place + "trace.json"));
+  std::set<int> ranks, steps;
+  for (const auto& event : trace["traceEvents"]) {
+    ranks.insert(event["pid"].get<int>());
+    if (event.value("cat", "") == "forward") steps.insert(event["args"]["step"].get<int>());
+  }
+  EXPECT_EQ(ranks, (std::set<int>{0, 1}));
+  EXPECT_EQ(steps, (std::set<int>{0, 1})) << "the traced steps, from the first on";
+  EXPECT_NE(text_of(place + "report.html").find("my &lt;training&gt;"), std::string::npos);
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(place + "tensorboard"))
+    events += text_of(entry.path());
+  EXPECT_NE(events.find("accuracy"), std::string::npos);
+  EXPECT_NE(events.find("lr"), std::string::npos);
 }
 
 TEST(Numbers, AreShortAndReadable) {

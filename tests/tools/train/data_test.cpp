@@ -118,7 +118,8 @@ TEST(Idx, AFolderNeedsFourFilesThatFit) {
   EXPECT_NE(refused().find("has 3 images, but"), std::string::npos);
   write("train-labels-idx1-ubyte", idx({3}, 3));
   write("t10k-images-idx3-ubyte.gz", "x");
-  EXPECT_NE(refused().find("gunzip"), std::string::npos);
+  write("t10k-labels-idx1-ubyte.gz", "x");
+  EXPECT_NE(refused().find("-ubyte.gz': it "), std::string::npos);
   write("t10k-images.idx3-ubyte", idx({1, 4, 5}, 20));
   write("t10k-labels.idx1-ubyte", idx({1}, 1));
   EXPECT_NE(refused().find("differ in size"), std::string::npos);
@@ -126,6 +127,33 @@ TEST(Idx, AFolderNeedsFourFilesThatFit) {
   const TrainData data = load_data("idx:" + folder.path());
   EXPECT_EQ(data.classes.size(), 6U);
   EXPECT_EQ(data.values(), 16);
+}
+
+TEST(Idx, CompressedFilesAreReadAsTheyAre) {
+  const testing::TemporaryFolder folder;
+  const auto path = [&](const std::string& name) { return folder.path() + "/" + name; };
+  const auto load = [&] { return load_data("idx:" + folder.path()); };
+  for (const std::string which : {"train", "t10k"}) {
+    std::ofstream(path(which + "-images-idx3-ubyte"), std::ios::binary)
+        << idx({300, 20, 20}, 300 * 400);
+    std::ofstream(path(which + "-labels-idx1-ubyte"), std::ios::binary) << idx({300}, 300);
+  }
+  const TrainData plain = load();
+  ASSERT_EQ(std::system(("gzip " + folder.path() + "/*-ubyte").c_str()), 0);
+  const TrainData packed = load();
+  EXPECT_EQ(packed.fingerprint, plain.fingerprint);
+  EXPECT_EQ(packed.train.bytes, plain.train.bytes);
+  // Two gzip files in one, as cat makes them; one that is cut off.
+  const std::string name = path("train-labels-idx1-ubyte.gz");
+  ASSERT_EQ(
+      std::system(("cd " + folder.path() + " && gunzip -c " + name +
+                   " > all && (head -c 100 all | gzip; tail -c +101 all | gzip) > " + name)
+                      .c_str()),
+      0);
+  EXPECT_EQ(load().fingerprint, plain.fingerprint);
+  ASSERT_EQ(std::system(("truncate -s -9 " + name).c_str()), 0);
+  EXPECT_NE(refusal(load).find("cannot read '" + name + "': it ends too early"),
+            std::string::npos);
 }
 
 TEST(Text, HasANumberForEachCharacterAndItsLastTenthForTheTest) {

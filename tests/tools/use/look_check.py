@@ -144,8 +144,27 @@ class LiveView(InFolder):
         for line in (self.folder / "out/metrics.jsonl").read_text().splitlines():
             json.loads(line)
         # What was saved can be taken up.
+        step = re.search(r"interrupted: step (\d+) is saved in run; --resume takes it up", out)
+        self.assertTrue(step, out)
         manifest = self.good("train", "--steps", "1", "--checkpoint", "run", "--resume").stdout
-        self.assertIn("taken up from run", manifest)
+        self.assertIn(f"taken up from run at step {step[1]}", manifest)
+
+    def test_ctrl_c_saves_what_nothing_else_would_and_a_demo_leaves_no_folder(self):
+        def stopped(*words):
+            process = subprocess.Popen([BRIGADE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       cwd=self.folder, env=environment())
+            self.addCleanup(process.kill)
+            self.assertTrue(process.stdout.readline())
+            self.assertTrue(wait_until(lambda: workers_of(process.pid)))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, out + err)
+            return out
+
+        self.assertIn("is saved in run", stopped("train", "--steps", "100000", "--checkpoint", "run"))
+        self.assertIn("taken up from run", self.good("train", "--steps", "1", "--checkpoint", "run", "--resume").stdout)
+        stopped("demo", "--hook", "allreduce", "--link", "off", "--steps", "100000", "--out", "some/where")
+        self.assertFalse((self.folder / "some").exists())
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -36,8 +36,9 @@ class Train(InFolder):
             first = self.interrupted(*words, "--steps", 40, "--checkpoint", folder, "--save-every", 23)
             self.assertNotEqual(first, 0)
             second = self.json_of(*words, "--steps", 40, "--checkpoint", folder, "--resume")
-            self.assertEqual(second["resumed_from"], 23)
-            self.assertEqual(second["losses"], whole["losses"][23:])
+            at = second["resumed_from"]  # Ctrl-C saves once more
+            self.assertGreaterEqual(at, 23)
+            self.assertEqual(second["losses"], whole["losses"][at:])
             self.assertEqual(second["fingerprints"], whole["fingerprints"])
 
     def interrupted(self, *words):

@@ -19,6 +19,7 @@
 #include "demo/print.h"
 #include "demo/side_by_side.h"
 #include "demo/verdict.h"
+#include "report/run_record_json.h"
 
 namespace brigade::tool {
 namespace {
@@ -125,7 +126,7 @@ void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
     if (!seen.insert(spec).second) throw ConfigError("--hook " + spec + " is given twice");
   }
   if (options.link != kOff) parse_rate(options.link, "--link");
-  base::check_output_folder(options.out, "--out");
+  check_demo_folder(options.out);
   if (!options.json.empty()) base::check_output_file(options.json, "--json");
 }
 

@@ -1,12 +1,13 @@
 #include "demo/files.h"
 
 #include <chrono>
+#include <filesystem>
 
 #include "base/files/atomic_file.h"
-#include "report/metrics.h"
-#include "report/report.h"
-#include "report/tensorboard.h"
-#include "report/trace_file.h"
+#include "brigade/report/metrics.h"
+#include "brigade/report/report.h"
+#include "brigade/report/tensorboard.h"
+#include "brigade/report/trace_file.h"
 
 namespace brigade::tool {
 namespace {
@@ -25,6 +26,18 @@ void write_events(const RunRecord& record, const std::string& folder) {
 
 }  // namespace
 
+void check_demo_folder(const std::string& folder) {
+  std::vector<std::filesystem::path> missing;
+  for (std::filesystem::path path = folder;
+       !path.empty() && !std::filesystem::exists(std::filesystem::symlink_status(path));
+       path = path.parent_path()) {
+    missing.push_back(path);
+  }
+  base::check_output_folder(folder, "--out");
+  std::error_code ignored;  // somebody else has put something in it
+  for (const std::filesystem::path& path : missing) std::filesystem::remove(path, ignored);
+}
+
 void write_demo_files(Terminal& terminal, const RunRecord& record,
                       const std::string& folder) {
   const auto say = [&](const std::string& path, const std::string& what) {
@@ -35,6 +48,7 @@ void write_demo_files(Terminal& terminal, const RunRecord& record,
     base::write_whole(folder + "/" + name, text);
     say(folder + "/" + name, what);
   };
+  base::check_output_folder(folder, "--out");
   write("report.html", report_html(record), "charts and timelines, for a browser");
   write("metrics.jsonl", metrics_text(record), "a line a step");
   write("trace.json", trace_text(record), "for ui.perfetto.dev or chrome://tracing");

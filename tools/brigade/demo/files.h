@@ -2,13 +2,17 @@
 #pragma once
 #include <string>
 
+#include "common/records.h"
 #include "common/terminal.h"
-#include "report/run_record.h"
 
 namespace brigade::tool {
 
-// Writes report.html, metrics.jsonl, trace.json and TensorBoard's events into `folder`, and
-// says where each is. Throws Error.
+// Throws ConfigError unless files can be made in `folder`. Leaves no folder behind that was
+// not there: a demo that is interrupted leaves nothing.
+void check_demo_folder(const std::string& folder);
+
+// Makes `folder` if need be, writes report.html, metrics.jsonl, trace.json and
+// TensorBoard's events into `folder`, and says where each is. Throws Error.
 void write_demo_files(Terminal& terminal, const RunRecord& record,
                       const std::string& folder);
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/records.h"
 #include "common/terminal.h"
-#include "report/run_record.h"
 
 namespace brigade::tool {
 

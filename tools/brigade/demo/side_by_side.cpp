@@ -8,6 +8,7 @@
 #include "common/options/number_text.h"
 #include "common/shaped_link.h"
 #include "demo/print.h"
+#include "report/run_record_json.h"
 
 namespace brigade::tool {
 namespace {
@@ -70,7 +71,7 @@ RunRecord train_side_by_side(const WorkerOptions& workers,
     const RunRecord record = train_all(worker.group, data, hooks, training, link);
     if (worker.group.rank() == 0) answers.add(to_json(record));
   });
-  return record_from_json(answers.all().at(0));
+  return report::record_from_json(answers.all().at(0));
 }
 
 }  // namespace brigade::tool

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "common/records.h"
 #include "common/workers.h"
 #include "demo/training.h"
-#include "report/run_record.h"
 
 namespace brigade::tool {
 

@@ -10,10 +10,10 @@
 
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/report/timeline.h"
 #include "brigade/sampler.h"
 #include "common/fingerprint.h"
 #include "common/hook_choice.h"
-#include "report/timeline.h"
 #include "train/batches.h"
 
 namespace brigade::tool {
@@ -148,7 +148,7 @@ class DigitTraining::Trainer {
   DigitNet net_{nullptr};
   DistributedDataParallel<DigitNetImpl> ddp_{nullptr};
   std::unique_ptr<torch::optim::AdamW> optimizer_;
-  std::optional<Timeline> timeline_;
+  std::optional<report::Timeline> timeline_;
   std::int64_t steps_ = 0;
   double seconds_ = 0;
 };

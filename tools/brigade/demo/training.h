@@ -6,7 +6,7 @@
 #include <string>
 
 #include "brigade/process_group.h"
-#include "report/run_record.h"
+#include "common/records.h"
 #include "train/data.h"
 
 namespace brigade::tool {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "report/run_record.h"
+#include "common/records.h"
 
 namespace brigade::tool {
 

@@ -10,6 +10,7 @@
 #include "base/option_spec.h"
 #include "brigade/error.h"
 #include "train/digits.h"
+#include "train/gunzip.h"
 
 namespace brigade::tool {
 namespace {
@@ -23,6 +24,7 @@ std::string read_file(const std::string& path) {
   std::string text;
   try {
     text = base::InputFile(path).text();
+    if (path.ends_with(".gz")) text = gunzip(text);
   } catch (const Error& error) {
     refuse(error.what());
   }
@@ -42,12 +44,9 @@ std::string find_idx(const std::string& folder, const std::string& stem,
     if (stat(name.c_str(), &info) == 0) return name;
   }
   for (const std::string& name : names) {
-    if (stat((name + ".gz").c_str(), &info) == 0) {
-      throw ConfigError("--data: '" + name + ".gz' is compressed; unpack it: gunzip " +
-                        name + ".gz");
-    }
+    if (stat((name + ".gz").c_str(), &info) == 0) return name + ".gz";
   }
-  throw ConfigError("--data: there is no '" + names[0] + "'");
+  throw ConfigError("--data: there is no '" + names[0] + "', nor with .gz");
 }
 
 struct Images {

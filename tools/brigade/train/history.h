@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "report/run_record.h"
+#include "common/records.h"
 
 namespace brigade::tool {
 

@@ -7,10 +7,10 @@
 
 #include "base/files/atomic_file.h"
 #include "base/files/input_file.h"
+#include "brigade/report/report.h"
+#include "brigade/report/trace_file.h"
 #include "common/json_file.h"
 #include "common/options/number_text.h"
-#include "report/report.h"
-#include "report/trace_file.h"
 
 namespace brigade::tool {
 namespace {
@@ -66,7 +66,7 @@ TrainOutput::TrainOutput(const TrainOptions& options, const std::string& link,
   series_.link = link;
   if (options.out.empty()) return;
   take_up(first_step);
-  tensorboard_ = std::make_unique<TensorBoardWriter>(options.out + "/tensorboard");
+  tensorboard_ = std::make_unique<report::TensorBoardWriter>(options.out + "/tensorboard");
 }
 
 void TrainOutput::take_up(std::int64_t first_step) {
@@ -86,7 +86,7 @@ void TrainOutput::take_up(std::int64_t first_step) {
     seconds_before_ = history_.newest().seconds;
   }
   base::write_whole(path, kept);
-  metrics_ = std::make_unique<MetricsWriter>(path, /*append=*/true);
+  metrics_ = std::make_unique<report::MetricsWriter>(path, /*append=*/true);
 }
 
 void TrainOutput::introduce(const TrainOutcome& outcome, const TrainData& data) {
@@ -103,6 +103,11 @@ void TrainOutput::introduce(const TrainOutcome& outcome, const TrainData& data) 
   } else if (options_.resume) {
     terminal_.line("no checkpoint in " + options_.checkpoint + " yet: from the beginning");
   }
+}
+
+void TrainOutput::interrupted(std::int64_t step) {
+  terminal_.line("interrupted: step " + std::to_string(step) + " is saved in " +
+                 options_.checkpoint + "; --resume takes it up");
 }
 
 void TrainOutput::evaluated(const Evaluation& evaluation) {
@@ -128,7 +133,7 @@ void TrainOutput::step(StepPoint point, double lr,
   history_.add(point);
   if (metrics_) metrics_->add(series_, point);
   if (tensorboard_) {
-    Scalars scalars{{"loss", point.loss}, {"lr", lr}, {"step_ms", point.step_ms}};
+    report::Scalars scalars{{"loss", point.loss}, {"lr", lr}, {"step_ms", point.step_ms}};
     if (evaluation) {
       scalars.emplace_back("test_loss", evaluation->loss);
       scalars.emplace_back("accuracy", evaluation->accuracy);
@@ -218,8 +223,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                                              plural(options_.batch, "example") + " each");
     record.series.push_back(series);
     write_report(record, options_.out + "/report.html");
-    if (!series.spans.empty())
-      base::write_whole(options_.out + "/trace.json", trace_text(record));
+    if (!series.spans.empty()) write_trace(record, options_.out + "/trace.json");
   }
   Json evaluations = Json::array();
   for (const Evaluation& one : evaluations_) {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "brigade/report/metrics.h"
+#include "brigade/report/tensorboard.h"
+#include "common/records.h"
 #include "common/terminal.h"
-#include "report/metrics.h"
-#include "report/run_record.h"
-#include "report/tensorboard.h"
 #include "train/history.h"
 #include "train/options.h"
 
@@ -46,6 +46,8 @@ class TrainOutput {
   void step(StepPoint point, double lr, const std::optional<Evaluation>& evaluation);
   void evaluated(const Evaluation& evaluation);
   void saved(std::int64_t step) { saved_ = step; }
+  // Saved because somebody wants an end.
+  void interrupted(std::int64_t step);
   // Says and writes all that is left to be said. `series` lacks its points.
   void finish(Series series, const TrainOutcome& outcome);
 
@@ -62,8 +64,8 @@ class TrainOutput {
   std::int64_t bytes_before_ = 0;
   double seconds_before_ = 0;
   std::optional<std::int64_t> saved_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<report::MetricsWriter> metrics_;
+  std::unique_ptr<report::TensorBoardWriter> tensorboard_;
 };
 
 }  // namespace brigade::tool

@@ -33,7 +33,7 @@ constexpr const char* kExamples = R"(Examples:
   brigade run -n 8 --nnodes 2 … brigade train …         on several hosts
 
 Data: digits; csv:FILE, numbers and a class in each line; idx:FOLDER with train-images-idx3-ubyte
-and its kin; text:FILE. Every fifth row, or the last tenth of a text, is for the test.
+and its kin; text:FILE; files may be compressed, as FILE.gz. Every fifth row, or the last tenth of a text, is for the test.
 Schedules: constant, cosine:warmup=N,floor=F, step:every=N,factor=F,warmup=N.
 Exits with 2 for what cannot be used as it was given, with 1 when training fails.)";
 
@@ -237,7 +237,9 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
 }
 
 void add_output_options(CLI::App& command, TrainOptions& options) {
-  command.add_option("--checkpoint", options.checkpoint, "folder to save the run in")
+  command
+      .add_option("--checkpoint", options.checkpoint,
+                  "folder to save the run in, at its end and on Ctrl-C")
       ->check(not_empty())
       ->type_name("FOLDER");
   command.add_option("--save-every", options.save_every, "steps; 0: at the end only")

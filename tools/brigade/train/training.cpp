@@ -13,12 +13,13 @@
 #include "brigade/local_sgd/diloco.h"
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/report/timeline.h"
 #include "brigade/sampler.h"
 #include "checkpoint/folder_lock.h"
 #include "common/fingerprint.h"
 #include "common/hook_choice.h"
-#include "report/timeline.h"
 #include "train/batches.h"
+#include "train/interruption.h"
 #include "train/lr_schedule.h"
 #include "train/model.h"
 #include "train/output.h"
@@ -79,6 +80,7 @@ class Training {
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
     if (options.checkpoint.empty()) return;
+    interruption_.emplace();
     // Not only with the first save: what is trained until then would be lost.
     if (worker.group.rank() == 0) checkpoint::claim_folder(options.checkpoint);
     parts_ = {run_part(options, data),
@@ -119,12 +121,17 @@ class Training {
       std::optional<Evaluation> evaluation;
       if (last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
         evaluation = evaluate();
+      const bool interrupted = is_interrupted();
       if (!options_.checkpoint.empty() &&
-          (last || (options_.save_every > 0 && step_ % options_.save_every == 0))) {
+          (last || interrupted ||
+           (options_.save_every > 0 && step_ % options_.save_every == 0))) {
         save_checkpoint(options_.checkpoint, step_, worker_.group, parts_);
         if (output) output->saved(step_);
       }
       if (output) output->step(point, lr, evaluation);
+      if (!interrupted) continue;
+      if (output) output->interrupted(step_);
+      interruption_->take();
     }
   }
 
@@ -170,6 +177,11 @@ class Training {
     return names.size() == mine.size() && std::ranges::all_of(mine, [&](const auto& p) {
              return names.count(p.key()) > 0;
            });
+  }
+
+  // Collective where there is a checkpoint to save: all stop after the same step.
+  bool is_interrupted() const {
+    return interruption_ && worker_.group.any(interruption_->raised());
   }
 
   StepPoint train_step(double lr) {
@@ -256,7 +268,8 @@ class Training {
   LrSchedule schedule_;
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;
-  std::optional<Timeline> timeline_;  // for --out
+  std::optional<Interruption> interruption_;  // with --checkpoint
+  std::optional<report::Timeline> timeline_;  // for --out
   double lr_ = 0;
   std::int64_t step_ = 0;
   double seconds_ = 0;

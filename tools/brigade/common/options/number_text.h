@@ -1,22 +1,15 @@
-// Numbers and amounts as people read them.
+// The library's texts of numbers, by their short names.
 #pragma once
-#include <string>
+#include "base/number_text.h"
 
 namespace brigade::tool {
 
-// "0.250"; "n/a" for what is no number.
-std::string decimals(double value, int places);
-// "+0.3", "-1.2"
-std::string with_sign(double value, int places);
-// "1,438", "0.0056", "12.3"
-std::string readable(double value);
-// Three digits, as times of one column need them: "4.60", "93.7", "120".
-std::string ms_text(double ms);
-// By powers of 1000: "3.2 MB".
-std::string bytes_text(double bytes);
-// By powers of 1024: "64 KiB", "16 MiB".
-std::string size_text(double bytes);
-// "100 Mbit/s"
-std::string rate_text(double bits_per_second);
+using base::bytes_text;
+using base::decimals;
+using base::ms_text;
+using base::rate_text;
+using base::readable;
+using base::size_text;
+using base::with_sign;
 
 }  // namespace brigade::tool

@@ -1,0 +1,12 @@
+// A record as JSON, for what puts it into JSON of its own.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include "brigade/report/run_record.h"
+
+namespace brigade::report {
+
+nlohmann::json to_json(const RunRecord& record);
+RunRecord record_from_json(const nlohmann::json& json);
+
+}  // namespace brigade::report

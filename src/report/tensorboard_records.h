@@ -1,0 +1,19 @@
+// The records of TensorBoard's event files.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "brigade/report/tensorboard.h"
+
+namespace brigade::report {
+
+// Files are a sequence of records: the length, its checksum, an Event in protobuf's
+// encoding, its checksum. The first record says which version the file has.
+std::string tensorboard_header(double wall_time);
+std::string tensorboard_record(double wall_time, std::int64_t step, const Scalars& scalars);
+
+// The CRC-32C of Castagnoli.
+std::uint32_t crc32c(std::string_view bytes);
+
+}  // namespace brigade::report
