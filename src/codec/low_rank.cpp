@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "codec/low_rank_cuda.h"
 #include "kernels/low_rank.h"
 
@@ -11,6 +13,9 @@ namespace {
 
 // A thread takes longer to wake up than to do less than this.
 constexpr int64_t kElementsOfAThread = 1 << 16;
+// So many columns of a few rows, and of Q, stay in a core's nearest cache. Of 2560 x 2560
+// values and a rank of 2 the second product takes half as long in such blocks.
+constexpr int64_t kColumnsAtOnce = 1024;
 
 bool fits(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous();
@@ -66,9 +71,11 @@ void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
       std::max<int64_t>(64, kElementsOfAThread / static_cast<int64_t>(shape.rows));
   at::parallel_for(0, m.size(1), grain, [&](int64_t begin, int64_t end) {
     auto part = shape;
-    part.columns = static_cast<size_t>(end - begin);
-    kernels::low_rank_kernels().project_back(part, shape.columns, from + begin, data_of(p),
-                                             to + begin);
+    for (int64_t at = begin; at < end; at += kColumnsAtOnce) {
+      part.columns = static_cast<size_t>(std::min(kColumnsAtOnce, end - at));
+      kernels::low_rank_kernels().project_back(part, shape.columns, from + at, data_of(p),
+                                               to + at);
+    }
   });
   if (q.size(1) > 1) q.copy_(qt.t());
 }

@@ -1,5 +1,6 @@
 #include "engine/pipeline.h"
 
+#include <ATen/Parallel.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -67,6 +68,7 @@ void Pipeline::split(const Order& order, size_t first, uint32_t lanes) {
 }
 
 void Pipeline::serve(size_t index) {
+  at::init_num_threads();  // as many as the program has asked for, as in autograd's threads
   pthread_setname_np(pthread_self(), ("brigade-" + std::to_string(index)).c_str());
   Station& station = stations_[index];
   std::unique_lock lock(mutex_);

@@ -1,4 +1,6 @@
 // What a hook can do with its Comm, besides the collectives of engine_test.
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "brigade/group_scope.h"
@@ -43,6 +45,29 @@ TEST_P(CommRanks, AllToAllWithLengthsBringsPartsOfAnyLength) {
     engine->run(make_bucket(0, 1, at::ones({1})))->waitAndThrow();
     const int64_t sent = expected.numel() - (2 * group.rank() + 1);
     EXPECT_EQ(engine->stats().total.bytes_sent, 4 * sent);
+    engine->close();
+  });
+}
+
+TEST(Comm, AHookComputesWithAsManyThreadsAsTheProgramHasAskedFor) {
+  run_ranks(2, [](ProcessGroup group) {
+    const int asked = at::get_num_threads() + 1;
+    at::set_num_threads(asked);
+    // Not ATen's own question, which sets what it asks for.
+    const auto threads =
+        reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+    ASSERT_NE(threads, nullptr);
+    std::vector<int> found;
+    auto engine = Engine::make(group, "threads");
+    const auto hook = [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+      found.push_back(threads());
+      co_await comm.all_reduce(bucket.buffer());
+      found.push_back(threads());  // of the next station
+      co_return bucket.buffer();
+    };
+    engine->set_hook(make_hook("threads", hook));
+    engine->run(make_bucket(0, 1, at::ones({1})))->waitAndThrow();
+    EXPECT_EQ(found, std::vector<int>(2, asked));
     engine->close();
   });
 }

@@ -2,6 +2,7 @@
 // filled up with zeros.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -70,6 +71,8 @@ class BatchedPowerSGD : public PowerSGDBase {
   void project(const Cut& values, const Cut* sum, const at::Tensor& q,
                const at::Tensor& p) const;
   void project_back(const Cut& sum, const at::Tensor& p, const at::Tensor& q) const;
+  void rebuild_rows(const Cut& to, const at::Tensor& error, const at::Tensor& p,
+                    const at::Tensor& q) const;
   void rebuild(at::Tensor values, const at::Tensor& error, const at::Tensor& p,
                const at::Tensor& q) const;
   at::Tensor start_of(const Bucket& bucket, int64_t side, int64_t rank,
@@ -115,6 +118,22 @@ void BatchedPowerSGD::project_back(const Cut& sum, const at::Tensor& p,
     sum.met(q).add_(at::mm(sum.tail.to(p.scalar_type()).unsqueeze(1), sum.last(p)));
 }
 
+// The whole rows of P Qᵀ, which leave `error` too, if that is defined, while they are still
+// in a cache.
+void BatchedPowerSGD::rebuild_rows(const Cut& to, const at::Tensor& error,
+                                   const at::Tensor& p, const at::Tensor& q) const {
+  constexpr int64_t kAtOnce = 1 << 17;  // values
+  const int64_t side = q.size(1), rows = to.rows.size(1);
+  const int64_t step = std::max<int64_t>(1, kAtOnce / side);
+  const at::Tensor left = error.defined() ? Cut(error, side).rows : at::Tensor();
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    const at::Tensor some = to.rows.narrow(1, row, count);
+    low_rank::rebuild(some, p.narrow(1, row, count), q);
+    if (left.defined()) left.narrow(1, row, count).sub_(some);
+  }
+}
+
 // values = P Qᵀ; what it lacks stays in `error`. If q is not finite, on all ranks, the
 // values become so too, and the error is again what it was.
 void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
@@ -128,14 +147,16 @@ void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
   at::Tensor result = kernels ? values : at::empty_like(values);
   const Cut to(result, q.size(1));
   if (kernels) {
-    low_rank::rebuild(to.rows, to.whole(p).contiguous(), q);
+    const bool feeds_back = error.defined() && finite.item<bool>();
+    rebuild_rows(to, feeds_back ? error : at::Tensor(), p, q);
   } else {
     at::Tensor(to.rows).copy_(at::bmm(to.whole(p), q.transpose(1, 2)));
   }
   if (to.tail.numel() > 0)
     at::Tensor(to.tail).copy_(at::mm(to.last(p), to.met(q).t()).view({-1}));
   if (kernels) {
-    if (error.defined() && finite.item<bool>()) at::Tensor(error).sub_(result);
+    if (error.defined() && finite.item<bool>())
+      at::Tensor(Cut(error, q.size(1)).tail).sub_(to.tail);
     return;
   }
   if (error.defined()) {
