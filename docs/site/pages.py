@@ -24,7 +24,7 @@ SECTIONS = {
     "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "comparison", "launching", "command", "report"],
     "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
                  "cookbook/buckets"],
-    "Hooks": ["hooks", "writing_a_hook", "bench_and_plan"],
+    "Hooks": ["hooks", "writing_a_hook", "bench_and_plan", "scale"],
     "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
     "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],

@@ -1,6 +1,6 @@
 """The native part: what the modules beside it stand on."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import torch
@@ -97,7 +97,8 @@ class Bucket:
 class Collective(Awaitable[None]):
     """A collective, to be awaited. The result is in the tensors that it was given."""
 
-    def __await__(self) -> Generator[Any, None, None]: ...
+class CollectiveSteps(Iterator[Any]):
+    """What awaiting a collective goes through."""
 
 class Comm:
     """A hook's way to the other ranks, for one bucket in one step."""

@@ -53,7 +53,7 @@ def run_page(folder):
 
 def test_every_piece_of_the_page_runs_and_says_what_the_page_says(ranks, tmp_path):
     (pieces, printed), (_, nothing) = ranks(2, run_page, str(tmp_path))
-    assert pieces == 6 and nothing == ""
+    assert pieces == 7 and nothing == ""
     assert "bytes sent for" in printed
     assert (tmp_path / "run/manifest.safetensors").exists()
     # DDP's mixed precision: what the page says of it is still so.

@@ -3,10 +3,10 @@
 namespace brigade::tool {
 namespace {
 
-// Cores that a message of a ring needs, on both sides together, in units of how long it
-// takes where nothing else runs: with four and with eight ranks on two cores it was 2 to
-// 3.
-constexpr double kWork = 2.5;
+// What a message of a ring costs cores, on both sides together, in units of how long it
+// takes where nothing else runs. On two cores it was 2 to 3 with four ranks, 1 to 1.5 with
+// sixteen, who are woken up for several at a time.
+constexpr double kWork = 1.5;
 
 }  // namespace
 
