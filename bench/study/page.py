@@ -99,8 +99,8 @@ HEADLINES = [
     ("int8", "loopback", accuracy_and_bytes, 0.1, 3.9, "within 0.1 point of all-reduce at ≥ 3.9 × fewer bytes"),
     ("int4", "loopback", accuracy_and_bytes, 0.3, 7, "within 0.3 points at ≥ 7 × fewer bytes"),
     ("powersgd:rank=4", "loopback", accuracy_and_bytes, 0.5, 15, "within 0.5 points at ≥ 15 × fewer bytes"),
-    ("int8", "100mbit", sooner, 3.5, None, "at all-reduce's accuracy ≥ 3.5 × sooner"),
-    ("diloco", "loopback", loss_and_bytes, 1, 50, "within 1 % of all-reduce's loss at ≥ 50 × fewer bytes"),
+    ("int8", "100mbit", sooner, 3.5, None, "at all-reduce's accuracy ≥ 3.5 × sooner (on a machine with nothing else to do)"),
+    ("diloco=20+", "loopback", loss_and_bytes, 1, 50, "within 1 % of all-reduce's loss at ≥ 50 × fewer bytes"),
 ]
 
 
@@ -119,7 +119,7 @@ def headlines(rows):
     for task in (name for name in TASKS if any(key[0] == name for key in found)):
         for prefix, place, rule, first, second, text in HEADLINES:
             verdict, figures = judge(found.get((task, place), {}), prefix, rule, first, second)
-            lines.append(f"| {task} | `{prefix}`, {place}: {text} | {verdict} | {figures} |")
+            lines.append(f"| {task} | `{prefix.rstrip('+')}`, {place}: {text} | {verdict} | {figures} |")
     return "\n".join(lines)
 
 
