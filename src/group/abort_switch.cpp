@@ -81,6 +81,7 @@ void AbortSwitch::abort(const std::string& why) {
     for (const auto& group : groups_)
       if (auto alive = group.lock()) living.push_back(std::move(alive));
   }
+  works_->give_up(why);
   for (const auto& group : living) {
     try {
       group->getBackend(c10::DeviceType::CUDA)->abort();
@@ -141,6 +142,12 @@ void AbortableStore::wait(const std::vector<std::string>& keys,
     }
     std::this_thread::sleep_for(pause);
   }
+}
+
+std::vector<std::vector<uint8_t>> AbortableStore::multiGet(
+    const std::vector<std::string>& keys) {
+  wait(keys);
+  return PrefixStore::multiGet(keys);
 }
 
 c10::intrusive_ptr<c10d::Store> AbortableStore::clone() {

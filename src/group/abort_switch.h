@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "torch_port/live_works.h"
+
 namespace brigade::group {
 
 // The sockets of one group: those that somebody accepted at `own`, and those that lead to
@@ -19,8 +21,8 @@ struct GroupSockets {
 
 // Gloo's abort() does nothing, and a collective with a silent peer waits for its time
 // limit. So the switch shuts the sockets themselves down: whoever waits for one, here or on
-// the other side, gets an error within a moment. NCCL's communicators are aborted.
-// Thread-safe.
+// the other side, gets an error within a moment. What gloo does not end all the same is
+// given up (live_works.h). NCCL's communicators are aborted. Thread-safe.
 class AbortSwitch {
  public:
   void add(GroupSockets sockets);
@@ -31,12 +33,16 @@ class AbortSwitch {
   // Throws Error with the reason.
   void throw_if_aborted() const;
   std::string why() const;
+  // Of all groups that this switch ends.
+  const std::shared_ptr<torch_port::LiveWorks>& works() const { return works_; }
 
  private:
   mutable std::mutex mutex_;
   bool aborted_ = false;
   std::string why_;
   std::vector<GroupSockets> sockets_;
+  const std::shared_ptr<torch_port::LiveWorks> works_ =
+      std::make_shared<torch_port::LiveWorks>();
   std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> groups_;
 };
 
@@ -50,6 +56,7 @@ class AbortableStore : public c10d::PrefixStore {
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
   c10::intrusive_ptr<c10d::Store> clone() override;
   const AbortSwitch& abort_switch() const { return *abort_; }
 

@@ -1,16 +1,22 @@
 #include "brigade/process_group.h"
 
+#include <thread>
+
 #include "group/process_group_state.h"
 
 namespace brigade {
 ProcessGroup::State::~State() {
-  if (backend != "nccl" || wrapped || !group) return;
-  try {
-    // NCCL wants to be told, or it complains about leaks at exit.
-    group->getBackend(c10::DeviceType::CUDA)->shutdown();
-  } catch (const std::exception&) {
-    // Its connections are gone already; nobody is left to tell.
+  if (backend == "nccl" && !wrapped && group) {
+    try {
+      // NCCL wants to be told, or it complains about leaks at exit.
+      group->getBackend(c10::DeviceType::CUDA)->shutdown();
+    } catch (const std::exception&) {
+      // Its connections are gone already; nobody is left to tell.
+    }
   }
+  // Gloo's end waits for collectives that were given up, for their whole time limit.
+  if (abort && abort->aborted() && group)
+    std::thread([left = std::move(group)]() mutable { left.reset(); }).detach();
 }
 
 std::string ProcessGroup::unique_name(const std::string& what) const {

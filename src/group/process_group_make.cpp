@@ -274,6 +274,7 @@ ProcessGroup group::join_generation(const GenerationPlan& plan) {
   state->device = plan.device;
   state->gloo = choose_gloo(*state, "", plan.host);
   state->gloo.connect_timeout = std::min(plan.timeout, kConnectGeneration);
+  state->gloo.works = plan.abort->works();
   connect(*state);
   return ProcessGroup(std::move(state));
 }

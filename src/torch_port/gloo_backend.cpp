@@ -11,6 +11,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "torch_port/live_works.h"
+
 namespace brigade::torch_port {
 namespace {
 
@@ -34,6 +36,9 @@ class StoreWithLimit : public c10d::PrefixStore {
  private:
   const std::chrono::milliseconds limit_;
 };
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
 
 // By inode: a number may be given again at once.
 std::map<ino_t, int> listening_sockets() {
@@ -69,6 +74,54 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GlooOptions& option
   return device;
 }
 
+// Its collectives can be given up. Those that LibTorch and this library use; the others are
+// as ever. No wrapper: LibTorch's Logger takes any backend named gloo for this class.
+class AbortableGloo : public c10d::ProcessGroupGloo {
+ public:
+  AbortableGloo(std::shared_ptr<LiveWorks> works,
+                const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                c10::intrusive_ptr<Options> options)
+      : ProcessGroupGloo(store, rank, size, std::move(options)), works_(std::move(works)) {}
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+    return follow(tensors, ProcessGroupGloo::broadcast(tensors, opts));
+  }
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    return follow(tensors, ProcessGroupGloo::allreduce(tensors, opts));
+  }
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
+    return follow(tensors, ProcessGroupGloo::reduce(tensors, opts));
+  }
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override {
+    return follow(inputs, ProcessGroupGloo::allgather(outputs, inputs, opts));
+  }
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override {
+    return follow({input}, ProcessGroupGloo::_allgather_base(output, input, opts));
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override {
+    return follow({input}, ProcessGroupGloo::_reduce_scatter_base(output, input, opts));
+  }
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<int64_t>& output_counts,
+                        std::vector<int64_t>& input_counts,
+                        const c10d::AllToAllOptions& opts) override {
+    return follow({input}, ProcessGroupGloo::alltoall_base(output, input, output_counts,
+                                                           input_counts, opts));
+  }
+
+ private:
+  // On a device a collective's end is a matter of streams.
+  WorkPtr follow(const Tensors& tensors, WorkPtr work) const {
+    const bool on_cpu = !tensors.empty() && tensors.front().is_cpu();
+    return on_cpu ? works_->follow(std::move(work)) : work;
+  }
+
+  const std::shared_ptr<LiveWorks> works_;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store,
@@ -82,8 +135,13 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
       Gloo::Options::create(std::max(limit / kGloosPatience, std::chrono::milliseconds(1)));
   gloo->threads = options.threads;
   gloo->devices.push_back(make_device(options, listener));
-  auto backend = c10::make_intrusive<Gloo>(
-      c10::make_intrusive<StoreWithLimit>(std::move(store), limit), rank, size, gloo);
+  auto limited = c10::make_intrusive<StoreWithLimit>(std::move(store), limit);
+  c10::intrusive_ptr<Gloo> backend;
+  if (options.works) {
+    backend = c10::make_intrusive<AbortableGloo>(options.works, limited, rank, size, gloo);
+  } else {
+    backend = c10::make_intrusive<Gloo>(limited, rank, size, gloo);
+  }
   backend->setTimeout(options.timeout);
   backend->setSequenceNumberForGroup();
   return backend;

@@ -1,11 +1,14 @@
 // Makes Gloo backends. No other file sees gloo's names.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "torch_port/c10d_forward.h"
 
 namespace brigade::torch_port {
+
+class LiveWorks;
 
 struct GlooOptions {
   // The address or host name to listen on. If empty, `interface` is used.
@@ -17,6 +20,8 @@ struct GlooOptions {
   std::chrono::milliseconds connect_timeout{0};
   // The number of gloo's worker threads: so many collectives of this group run at once.
   int threads = 2;
+  // If given, collectives on CPU tensors end when they are given up there.
+  std::shared_ptr<LiveWorks> works;
 };
 
 // Connects to every other rank through `store`; blocks until all have come, for `timeout`

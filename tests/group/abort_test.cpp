@@ -1,0 +1,109 @@
+// What waits in a group ends when its switch is thrown.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "brigade/error.h"
+#include "group/abort_switch.h"
+#include "group/generation.h"
+#include "support/ranks.h"
+
+namespace brigade::group {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of the groups; nothing here may wait for it.
+constexpr std::chrono::milliseconds kWholeLimit{60'000};
+constexpr std::chrono::seconds kSoon{20};
+constexpr const char* kEnded = "it came to its end";
+
+struct Abortable {
+  Abortable(const ProcessGroup& met, const std::string& prefix) {
+    GenerationPlan plan;
+    plan.store = met.store();
+    plan.prefix = prefix;
+    plan.rank = met.rank();
+    plan.size = met.size();
+    plan.backend = "gloo";
+    plan.timeout = kWholeLimit;
+    plan.abort = abort;
+    group = join_generation(plan);
+  }
+  std::shared_ptr<AbortSwitch> abort = std::make_shared<AbortSwitch>();
+  ProcessGroup group;
+};
+
+c10::intrusive_ptr<c10d::Work> broadcast(const ProcessGroup& group,
+                                         const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors{tensor};
+  return group.c10d()->broadcast(tensors);
+}
+
+std::string text_of_waiting(c10d::Work& work) {
+  try {
+    work.wait();
+    return kEnded;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// Rank 0 sends to rank 1, who throws its switch as soon as something has come.
+std::string abort_in_a_message(const ProcessGroup& met, const std::string& prefix) {
+  auto aborted = std::make_unique<Abortable>(met, prefix);
+  const at::Tensor data = at::full({32 << 20}, met.rank() == 0 ? 1.0F : 0.0F, at::kFloat);
+  const auto work = broadcast(aborted->group, data);
+  const auto begin = Clock::now();
+  if (met.rank() == 0) {
+    met.store()->wait({prefix + "/now"}, kWholeLimit);
+  } else {
+    const auto* first = static_cast<const volatile float*>(data.const_data_ptr());
+    while (*first == 0 && Clock::now() < begin + kSoon) std::this_thread::yield();
+    met.store()->set(prefix + "/now", std::string("1"));
+  }
+  aborted->abort->abort("the test says so");
+  const std::string text = text_of_waiting(*work);
+  aborted.reset();  // must not wait for it, either
+  EXPECT_LT(Clock::now() - begin, kSoon) << text;
+  return text;
+}
+
+// Gloo forgets a message that is half sent or half received.
+TEST(AbortSwitch, EndsACollectiveInTheMiddleOfALargeMessage) {
+  testing::run_ranks(2, [](ProcessGroup met) {
+    for (int attempt = 0; attempt < 20; ++attempt) {
+      const std::string prefix = "attempt_" + std::to_string(attempt);
+      const auto texts = met.gather_texts(prefix, abort_in_a_message(met, prefix));
+      if (texts[1] != kEnded) return;  // else all had come before the switch was thrown
+    }
+    ADD_FAILURE() << "none of 20 messages was under way";
+  });
+}
+
+TEST(AbortSwitch, FailsWhatBeginsAfterIt) {
+  testing::run_ranks(2, [](ProcessGroup met) {
+    const Abortable aborted(met, "after");
+    aborted.abort->abort("the test says so");
+    const auto begin = Clock::now();
+    EXPECT_NE(text_of_waiting(*broadcast(aborted.group, at::ones({4}))), kEnded);
+    EXPECT_THROW(aborted.group.barrier(), Error);
+    EXPECT_THROW(aborted.group.duplicate(), Error);
+    EXPECT_LT(Clock::now() - begin, kSoon);
+  });
+}
+
+TEST(AbortSwitch, ChangesNoResultWhileNobodyThrowsIt) {
+  testing::run_ranks(2, [](ProcessGroup met) {
+    const Abortable whole(met, "whole");
+    std::vector<at::Tensor> values{at::full({3}, met.rank() + 1.0)};
+    const auto work = whole.group.c10d()->allreduce(values);
+    work->wait();
+    EXPECT_TRUE(at::equal(values[0], at::full({3}, 3.0)));
+    EXPECT_TRUE(at::equal(work->getFuture()->value().toTensorVector()[0], values[0]));
+  });
+}
+
+}  // namespace
+}  // namespace brigade::group
