@@ -64,6 +64,19 @@ TEST_F(ElasticMembership, BeginsWhenAllWhoWereStartedAreReady) {
   EXPECT_EQ(heard(2), Texts{"place 0 2 0,1,2 "});
 }
 
+TEST_F(ElasticMembership, WhoHasSaidThatItHasTheStateCountsThoughNobodyHasReadItYet) {
+  form(1);
+  start(1);
+  ready(1);
+  turn();
+  ready(0);
+  turn();
+  EXPECT_EQ(heard(1), Texts{"place 1 1 0,1 a worker waits to join"});
+  say(1, "formed 1");
+  members_->ended(0, "rank 0 ended by SIGKILL", now_);
+  EXPECT_EQ(members_->why_over(0), "");
+}
+
 TEST_F(ElasticMembership, ADeathEndsTheGenerationAndTheRestFormsTheNext) {
   form(3);
   members_->ended(1, "rank 1 ended by SIGKILL", now_);

@@ -16,13 +16,20 @@ void Membership::ended(int worker, const std::string& how, Time now) {
   const bool matters = found->second.member && !finished_;
   workers_.erase(found);
   mail_.remove(worker);
-  if (!matters) return;
-  gather(how, /*abort=*/true, now);
-  why_ = how;  // says more than what its peers have met
+  if (matters) {
+    gather(how, /*abort=*/true, now);
+    why_ = how;  // says more than what its peers have met
+  }
+  // Another may have said before this death that it has the state, too.
+  read_mail(now);
+}
+
+void Membership::read_mail(Time now) {
+  for (const auto& [worker, text] : mail_.receive()) read(worker, text, now);
 }
 
 void Membership::turn(Time now) {
-  for (const auto& [worker, text] : mail_.receive()) read(worker, text, now);
+  read_mail(now);
   if (finished_ || !gathering_) return;
   // Members that meant to end after a step and do not all come must be told, too.
   if (!told_ && generation_ >= 0 && now - *gathering_ > options_.silence)

@@ -64,6 +64,7 @@ class Membership {
     Time since;  // it was started, or its generation was given out
   };
 
+  void read_mail(Time now);
   void read(int worker, const std::string& text, Time now);
   void gather(const std::string& why, bool abort, Time now);
   void tell_that_it_is_over(Time now);
