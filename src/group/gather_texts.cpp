@@ -31,7 +31,8 @@ class Exchange {
         store_(*state.store),
         what_(what),
         timeout_(timeout),
-        prefix_("exchange/" + std::to_string(state.exchanges++) + "/") {
+        number_(state.exchanges++),
+        prefix_("exchange/" + std::to_string(number_) + "/") {
     for (int rank = 0; rank < state.size; ++rank)
       keys_.push_back(key(std::to_string(rank)));
   }
@@ -66,7 +67,12 @@ class Exchange {
       // They came while we looked: the limit has passed all the same.
       const std::string who = missing.empty() ? "some ranks" : name_ranks(missing);
       throw TimeoutError(what_ + ": " + who + " of " + std::to_string(state_.size) +
-                         " did not come within " + in_seconds(timeout_));
+                         " did not come within " + in_seconds(timeout_) +
+                         // All were there when the group was made.
+                         (number_ > 0
+                              ? "; all had met before: stopped, lost, or elsewhere in the "
+                                "program"
+                              : ""));
     }
   }
 
@@ -127,6 +133,7 @@ class Exchange {
   c10d::Store& store_;
   const std::string& what_;
   const std::chrono::milliseconds timeout_;
+  const int number_;  // of all exchanges of this group
   const std::string prefix_;
   std::vector<std::string> keys_;
 };

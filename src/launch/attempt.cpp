@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "base/files/error_file.h"
 #include "launch/worker_streams.h"
@@ -39,10 +40,21 @@ struct Worker {
   int signal = 0;
   // Failed of its own, before the launcher ended anything.
   bool failed = false;
+  // Stood still (SIGSTOP) when another had failed: most likely that one waited for it.
+  bool stopped = false;
   // An elastic job went on without it.
   bool forgiven = false;
   system_clock::time_point when;
 };
+
+bool stands_still(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // a name may have any character
+  return name_end != std::string::npos && name_end + 2 < text.size() &&
+         (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+}
 
 class Attempt {
  public:
@@ -308,6 +320,8 @@ bool Attempt::over() {
 void Attempt::end_all(int signal) {
   const bool failed = std::ranges::any_of(workers_, &Worker::failed);
   if (failed && plan_.failed && !result_.ended_elsewhere) plan_.failed();
+  for (Worker& worker : workers_)
+    worker.stopped |= !worker.exited && failed && stands_still(worker.pid);
   ending_ = true;
   kill_at_ = steady_clock::now() + plan_.grace;
   family_.signal(signal);
@@ -381,6 +395,7 @@ void Attempt::conclude() {
     const char* name = worker.signal ? sigabbrev_np(worker.signal) : nullptr;
     result_.others.push_back(
         "rank " + std::to_string(worker.rank) +
+        (worker.stopped ? ", which stood still (SIGSTOP?) while others waited," : "") +
         (name ? std::string(" ended by SIG") + name
               : " ended with exit code " + std::to_string(worker.exit_code)));
   }

@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "brigade/launch.h"
@@ -76,6 +77,27 @@ TEST(Launch, ASignalIsReportedByName) {
   EXPECT_EQ(error.failure()->signal, SIGSEGV);
   EXPECT_EQ(error.exit_code(), 128 + SIGSEGV);
   EXPECT_NE(std::string(error.what()).find("signal SIGSEGV"), std::string::npos);
+}
+
+TEST(Launch, AWorkerThatStandsStillWhileAnotherFailsIsNamed) {
+  Shared shared;
+  const LaunchError error = failure_of(2, [&](int rank) {
+    if (rank == 1) {
+      shared.counts[0] = getpid();
+      raise(SIGSTOP);
+    }
+    shared.wait_for(0);
+    const std::string status = "/proc/" + std::to_string(shared.counts[0]) + "/status";
+    for (std::string text; text.find("T (stopped)") == std::string::npos; usleep(1'000)) {
+      std::ifstream file(status);
+      text.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    throw TimeoutError("nothing came");
+  });
+  ASSERT_TRUE(error.failure());
+  EXPECT_EQ(error.failure()->rank, 0);
+  EXPECT_NE(std::string(error.what()).find("rank 1, which stood still"), std::string::npos)
+      << error.what();
 }
 
 TEST(Launch, AWorkerThatHasHardlyStartedIsEndedLikeAnyOther) {
