@@ -311,6 +311,12 @@ void DdpCore::before_forward() {
     if (s.restore_after_forward) s.low_precision->lower(s.model);
     return;
   }
+  // The Reducer holds a lock of its own while hooks run.
+  if (s.engine && engine::runs_hook_here(*s.engine)) {
+    throw Error(
+        "forward: called by the hook of this very model, in its backward pass; a hook "
+        "computes with its bucket, and may use the model under NoGradGuard only");
+  }
   if (s.low_precision) s.low_precision->abandon();
   s.agree_on_hook();
   s.prepare_forward();

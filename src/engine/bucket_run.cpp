@@ -23,6 +23,20 @@ c10::intrusive_ptr<c10::ivalue::Future> make_future(const at::Tensor& buffer) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
 }
 
+// The engine that runs a hook on this thread now.
+thread_local const Engine* running_here = nullptr;
+
+class Running {
+ public:
+  explicit Running(const Engine& engine) : before_(std::exchange(running_here, &engine)) {}
+  ~Running() { running_here = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  const Engine* const before_;
+};
+
 void check_result(const at::Tensor& result, const at::Tensor& buffer) {
   if (!result.defined()) throw Error("the hook gave back no tensor");
   if (result.dtype() == buffer.dtype() && result.device() == buffer.device() &&
@@ -38,6 +52,8 @@ void check_result(const at::Tensor& result, const at::Tensor& buffer) {
 }
 
 }  // namespace
+
+bool runs_hook_here(const Engine& engine) { return running_here == &engine; }
 
 BucketRun::BucketRun(std::shared_ptr<Engine> engine, std::shared_ptr<Pipeline> pipeline,
                      std::shared_ptr<Hook> hook, Bucket bucket, uint32_t ticket,
@@ -78,6 +94,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     stretch_began = begin;
   }
   {
+    const Running running(*engine);
     at::NoGradGuard no_graph;  // a hook computes with parameters, too
     std::optional<c10::StreamGuard> guard;
     if (stream) guard.emplace(*stream);

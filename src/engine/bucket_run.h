@@ -24,6 +24,8 @@ class Transfers;
 // Of a sparse tensor: its values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
 using Clock = std::chrono::steady_clock;
+// Whether the caller is a hook that this engine runs.
+bool runs_hook_here(const Engine& engine);
 
 // The coroutine at the bottom of a bucket's stack, or of one of its lanes. It catches
 // everything itself.

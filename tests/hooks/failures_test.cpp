@@ -38,6 +38,8 @@ enum class Mistake {
   wrong_size,
   wrong_dtype,
   never_completes,
+  trains_its_model,
+  sets_a_hook,
 };
 
 // Awaits for ever.
@@ -51,11 +53,20 @@ struct Never {
 struct Clumsy {
   Mistake mistake = Mistake::none;
   int culprit = -1;  // -1: every rank
+  Rig* rig = nullptr;
+
+  // What a hook must not do.
+  void reenter(Mistake which) const {
+    const at::AutoGradMode with_graph(true);
+    if (which == Mistake::trains_its_model) rig->ddp->forward(rig->inputs(0)).backward();
+    if (which == Mistake::sets_a_hook) rig->ddp->set_hook(make_hook("fp16"));
+  }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) {
     const bool now = bucket.index() == 1 && (culprit < 0 || culprit == comm.rank());
     const auto make = [&](Mistake which) { return now && mistake == which; };
     if (make(Mistake::throws_at_once)) throw std::runtime_error("ouch");
+    if (now) reenter(mistake);
     at::Tensor mean = bucket.buffer().div_(comm.size());
     at::Tensor all = at::empty({comm.size() * mean.numel()}, mean.options());
     co_await comm.all_gather(mean, all);
@@ -128,6 +139,8 @@ const FailureCase kMistakes[]{
     {Mistake::throws_no_exception, "an exception of unknown type"},
     {Mistake::wrong_size, "gave back 5 elements of float on cpu, but the bucket has"},
     {Mistake::wrong_dtype, "of c10::Half on cpu, but the bucket has"},
+    {Mistake::trains_its_model, "forward: called by the hook of this very model"},
+    {Mistake::sets_a_hook, "set_hook: a backward pass is under way"},
 };
 
 class FailingHook : public ::testing::TestWithParam<int> {};
@@ -138,6 +151,7 @@ TEST_P(FailingHook, EveryRankGetsTheCauseInTimeAndResetMakesTheModelTrainable) {
             [](ProcessGroup group) {
               Clumsy clumsy;
               Rig rig(group, "", kShapes);
+              clumsy.rig = &rig;
               rig.ddp->set_hook(clumsy.hook());
               for (const FailureCase& c : kMistakes) {
                 for (int culprit : {group.size() - 1, -1}) {

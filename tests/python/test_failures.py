@@ -118,6 +118,30 @@ def test_a_python_hook_that_never_completes_fails_at_the_time_limit(ranks):
     ranks(2, hook_never_completes)
 
 
+def hook_calls_its_model():
+    model = wrap(small_net())
+    seen = []
+
+    def trains(state, bucket):
+        with torch.enable_grad():
+            model(rows()).sum().backward()
+
+    def looks(state, bucket):
+        seen.append(model(rows()).requires_grad)
+        return never("completes", bucket)
+
+    brigade.set_hook(model, looks)
+    step(model, rows())
+    assert seen and not any(seen)
+    brigade.set_hook(model, trains)
+    with pytest.raises(RuntimeError, match="the model was called by its own hook"):
+        step(model, rows())
+
+
+def test_a_python_hook_that_trains_its_own_model_is_told_so(ranks):
+    ranks(2, hook_calls_its_model)
+
+
 def in_backward():
     model = wrap(small_net())
     brigade.set_hook(model, "fp16")
