@@ -1,6 +1,7 @@
 #include "support/command.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,6 +18,7 @@
 #include <stdexcept>
 
 #include "base/files/read_whole.h"
+#include "support/folders_of_test.h"
 
 namespace brigade::testing {
 namespace {
@@ -155,12 +157,50 @@ std::string python_with_torch() {
   return found;
 }
 
-TemporaryFolder::TemporaryFolder()
-    : path_(std::filesystem::temp_directory_path() / "brigade_test_XXXXXX") {
-  if (!mkdtemp(path_.data())) throw std::runtime_error("cannot make " + path_);
+namespace {
+
+// Of this test, or of the one that the process which started this one is in.
+std::vector<std::string>& folders_made() {
+  static std::string test;
+  static std::vector<std::string> made;
+  const auto* now = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name =
+      now ? std::string(now->test_suite_name()) + "." + now->name() : "";
+  if (name != test) {
+    test = name;
+    made.clear();
+  }
+  return made;
+}
+
+std::string folder_of_starter(size_t number) {
+  const char* all = std::getenv(kFoldersOfStarter);
+  std::istringstream lines(all ? all : "");
+  std::string path;
+  for (size_t line = 0; line <= number; ++line)
+    if (!std::getline(lines, path)) return {};
+  return path;
+}
+
+}  // namespace
+
+std::string folders_of_this_test() {
+  std::string all;
+  for (const std::string& path : folders_made()) all += path + "\n";
+  return all;
+}
+
+TemporaryFolder::TemporaryFolder() : path_(folder_of_starter(folders_made().size())) {
+  if (path_.empty()) {
+    path_ = std::filesystem::temp_directory_path() / "brigade_test_XXXXXX";
+    if (!mkdtemp(path_.data())) throw std::runtime_error("cannot make " + path_);
+  }
+  folders_made().push_back(path_);
 }
 
 TemporaryFolder::~TemporaryFolder() {
+  const char* others = std::getenv(kFoldersOfStarter);
+  if (others && std::string(others).find(path_ + "\n") != std::string::npos) return;
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }

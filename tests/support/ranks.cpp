@@ -10,6 +10,7 @@
 #include <string>
 
 #include "brigade/launch.h"
+#include "support/folders_of_test.h"
 
 namespace brigade::testing {
 namespace {
@@ -77,11 +78,14 @@ void work(int rank, const std::function<void(ProcessGroup)>& body,
 
 // ThreadSanitizer has a thread of its own, so nothing can be forked: workers are started
 // afresh, run the same test, and take part in the call of run_ranks that is meant.
+// BRIGADE_TEST_AFRESH=1 does the same elsewhere, to look into it.
+bool starts_afresh() {
 #if defined(__SANITIZE_THREAD__)
-constexpr bool kStartsAfresh = true;
+  return true;
 #else
-constexpr bool kStartsAfresh = false;
+  return std::getenv("BRIGADE_TEST_AFRESH") != nullptr;
 #endif
+}
 constexpr const char* kCall = "BRIGADE_TEST_CALL";
 constexpr const char* kFailures = "BRIGADE_TEST_FAILURES";
 
@@ -113,7 +117,9 @@ void work_if_meant(int call, const std::function<void(ProcessGroup)>& body,
 
 void launch_afresh(int ranks, int call, const FailureFile& failures,
                    LaunchOptions options) {
-  options.environment = {{kCall, std::to_string(call)}, {kFailures, failures.path()}};
+  options.environment = {{kCall, std::to_string(call)},
+                         {kFailures, failures.path()},
+                         {kFoldersOfStarter, folders_of_this_test()}};
   launch(ranks, {"/proc/self/exe", "--gtest_brief=1", "--gtest_filter=" + name_of_test()},
          options);
 }
@@ -124,13 +130,13 @@ void run_ranks(int ranks, const std::function<void(ProcessGroup)>& body,
                const RankOptions& options) {
   setenv("OMP_NUM_THREADS", "1", 0);
   const int call = number_of_call();
-  if (kStartsAfresh && std::getenv(kCall)) return work_if_meant(call, body, options);
+  if (starts_afresh() && std::getenv(kCall)) return work_if_meant(call, body, options);
   const FailureFile failures;
   std::string ending;
   const LaunchOptions launch_options{
       .grace = std::chrono::milliseconds(500), .wall = options.wall, .prefix = false};
   try {
-    if (kStartsAfresh) {
+    if (starts_afresh()) {
       launch_afresh(ranks, call, failures, launch_options);
     } else {
       launch(
