@@ -120,6 +120,18 @@ def with_calls(rules):
     return action
 
 
+def as_nobody(job, value):
+    """All processes run as a user who may write into the case's folder, and nothing that he is not given."""
+    for folder in (job.folder.parent, job.folder, job.temporary):
+        folder.chmod(0o777)
+    job.prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def locked_folder(name):
+    """A folder that its reader may not write into."""
+    return lambda job, value: (job.folder / name).mkdir(mode=0o555)
+
+
 # ---- limits of a running process
 
 def limit(what, who, amount=0):

@@ -1,5 +1,6 @@
 // Ranks that meet in a folder: file://.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -60,6 +61,20 @@ TEST_F(FileRendezvous, WhatADeadRunLeftIsCleared) {
   mkdir(folder_.c_str(), 0700);
   std::ofstream(folder_ + "/lock") << "/store-1-1\n";
   std::ofstream(folder_ + "/store-1-1") << "half a rec";
+  expect_all_well(run(2));
+  EXPECT_TRUE(std::filesystem::is_empty(base_.path()));
+}
+
+TEST_F(FileRendezvous, WhatAKilledRunLeftIsCleared) {
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank : {0, 1}) {
+    children.push_back(std::make_unique<Child>(Variables{}, [&, rank] {
+      const ProcessGroup group = init_process_group(options(rank, 2));
+      raise(SIGKILL);
+    }));
+  }
+  for (auto& child : children) child->finish();
+  EXPECT_FALSE(std::filesystem::is_empty(folder_)) << "the killed have left nothing";
   expect_all_well(run(2));
   EXPECT_TRUE(std::filesystem::is_empty(base_.path()));
 }

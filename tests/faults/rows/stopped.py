@@ -1,12 +1,12 @@
 """Processes that stand still: for longer and for less than the time limit T of 3 s."""
 from actions import as_soon_as_there, at_step, pause, send, start
-from faults import LAUNCHED, Ends, EndsOrTrains, Fault, TrainsOn
+from faults import LAUNCHED, Ends, Fault, TrainsOn
 
 _LONG = 6  # T + 2 s, and the time in which the launcher ends the stopped one
 
 ROWS = [
     Fault("rank {} is stopped for good in a step", (start, at_step(8), lambda job, value: send("STOP", f"rank {value}")(job, value)),
-          lambda value: Ends(launcher=(None, f"rank {value}"), rank0=(None, ""), rank1=(None, ""), within=_LONG + 2),
+          lambda value: Ends(launcher=(None, f"rank {value}, which stood still"), rank0=(None, ""), rank1=(None, ""), within=_LONG + 2),
           jobs=LAUNCHED, each=("1", "0")),
     Fault("rank 1 is stopped for good in a step, without a launcher",
           (start, at_step(8), send("STOP", "rank 1"), pause(6), send("KILL", "rank 1")),
@@ -21,7 +21,8 @@ ROWS = [
     Fault("the launcher is stopped for a second", (start, at_step(8), send("STOP", "launcher"), pause(1), send("CONT", "launcher")),
           TrainsOn(), jobs=LAUNCHED),
     Fault("the launcher is stopped for longer than the limit",
-          (start, at_step(8), send("STOP", "launcher"), pause(7), send("CONT", "launcher")), EndsOrTrains(Ends()), jobs=LAUNCHED),
+          (start, at_step(8), send("STOP", "launcher"), pause(7), send("CONT", "launcher")),
+          Ends(launcher=(1, "does not answer")), jobs=LAUNCHED),
     Fault("brigade-watch is stopped for good", (start, at_step(8), send("STOP", "watch")), TrainsOn(), jobs=LAUNCHED,
           quick=("train",)),
     Fault("brigade-watch is stopped, and then a rank killed",
