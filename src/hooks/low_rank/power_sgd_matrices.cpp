@@ -104,7 +104,7 @@ HookState PowerSGDMatrices::state() const {
   HookState state;
   save_base(state);
   for (const auto& [name, memory] : memory_) {
-    const auto save = [&](const char* kind, const at::Tensor& tensor) {
+    const auto save = [&state, &name = name](const char* kind, const at::Tensor& tensor) {
       if (tensor.defined()) state.tensors[kind + name] = tensor.clone();
     };
     if (memory.error.sum.defined()) save(kErrorPrefix, memory.error.value());
