@@ -158,6 +158,24 @@ void draw_line(std::ostringstream& svg, const Line& line, const Scale& x, const 
       << " cy=" << coordinate(y(last.y)) << " />";
 }
 
+// A line from top to bottom where the members changed; pointing at it tells why.
+void draw_generations(std::ostringstream& svg, const Series& series, const Scale& x,
+                      Across across) {
+  for (const GenerationMark& mark : series.generations) {
+    const StepPoint* at = nullptr;
+    for (const StepPoint& point : series.points)
+      if (point.step <= mark.step) at = &point;
+    const double value = at ? across_of(*at, across) : 0;
+    if (!at || !x.holds(value)) continue;
+    const std::string place = coordinate(x(value));
+    svg << "<line class=axis stroke-dasharray='3 3' x1=" << place << " x2=" << place
+        << " y1=" << kTop << " y2=" << kHeight - kBottom << " data-name=\""
+        << escaped(series.hook) << "\"><title>after step " << mark.step << ": "
+        << escaped(mark.why) << "; " << mark.members
+        << (mark.members == 1 ? " worker goes on" : " workers go on") << "</title></line>";
+  }
+}
+
 }  // namespace
 
 std::string colour_of(const std::string& hook, std::span<const Series> all) {
@@ -191,6 +209,7 @@ std::string line_chart(std::span<const Series> series, Up up, Across across) {
       << " /></clipPath>";
   draw_axes(svg, x, y, across_name(across), up == Up::accuracy);
   svg << "<g clip-path='url(#" << clip << ")'>";
+  for (const Line& line : lines) draw_generations(svg, *line.series, x, across);
   // All-reduce lies under the others: they are compared with it.
   for (bool base : {true, false}) {
     for (const Line& line : lines) {

@@ -67,6 +67,10 @@ Span span_from(const RecordJson& json) {
           .end_us = json.at(9)};
 }
 
+RecordJson to_json(const GenerationMark& mark) {
+  return {{"step", mark.step}, {"members", mark.members}, {"why", mark.why}};
+}
+
 template <class T, class Convert>
 RecordJson list(const std::vector<T>& all, Convert convert) {
   RecordJson json = RecordJson::array();
@@ -86,6 +90,8 @@ RecordJson to_json(const Series& series) {
           {"overlap", series.overlap},
           {"fingerprints", series.fingerprints},
           {"replicas_identical", series.identical()},
+          {"generations",
+           list(series.generations, [](const GenerationMark& m) { return to_json(m); })},
           {"points", list(series.points, [](const StepPoint& p) { return to_json(p); })},
           {"spans", list(series.spans, [](const Span& span) { return to_json(span); })}};
 }
@@ -105,6 +111,8 @@ Series series_from(const RecordJson& json) {
                 .overlap = json.at("overlap")};
   for (const RecordJson& point : json.at("points"))
     series.points.push_back(point_from(point));
+  for (const RecordJson& mark : json.value("generations", RecordJson::array()))
+    series.generations.push_back({mark.at("step"), mark.at("members"), mark.at("why")});
   for (const RecordJson& span : json.at("spans")) series.spans.push_back(span_from(span));
   return series;
 }

@@ -47,6 +47,13 @@ BRIGADE_API Span loop_span(Span::Kind kind, int rank, std::int64_t step,
                            std::chrono::steady_clock::time_point begin,
                            std::chrono::steady_clock::time_point end);
 
+// The members of an elastic training changed.
+struct GenerationMark {
+  std::int64_t step = 0;  // finished steps at that moment
+  int members = 0;
+  std::string why;  // "rank 1 ended by SIGKILL"
+};
+
 // One training under one hook.
 struct BRIGADE_API Series {
   std::string hook;        // what make_hook was given
@@ -55,6 +62,7 @@ struct BRIGADE_API Series {
   std::vector<StepPoint> points;
   std::vector<Span> spans;                // of a few steps, of all ranks, in any order
   std::vector<std::string> fingerprints;  // of the replicas at the end, by rank
+  std::vector<GenerationMark> generations = {};  // after the first, in order
 
   double test_accuracy = 0;
   double final_loss = 0;  // mean over the last steps

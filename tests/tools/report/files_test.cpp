@@ -74,9 +74,22 @@ TEST(Report, OfOddRunsIsAPage) {
     EXPECT_EQ(page.find(bad), std::string::npos) << bad;
 }
 
+TEST(Report, MarksTheGenerationsOfAnElasticTraining) {
+  RunRecord record;
+  record.series.push_back({.hook = "fp16"});
+  for (int step = 1; step <= 40; ++step)
+    record.series[0].points.push_back({.step = step, .seconds = 0.1 * step, .loss = 0.5});
+  record.series[0].generations.push_back({20, 2, "rank 1 ended by <SIGKILL>"});
+  const std::string page = report_html(record);
+  EXPECT_NE(page.find("<title>after step 20: rank 1 ended by &lt;SIGKILL&gt;; 2 workers go "
+                      "on</title>"),
+            std::string::npos);
+}
+
 TEST(Record, ComesBackFromJsonAsItWas) {
   RunRecord record;
   record.series.push_back(odd_series());
+  record.series[0].generations.push_back({2, 3, "a reason"});
   record.series[0].spans.push_back(
       {.kind = Span::Kind::collective, .rank = 1, .station = 2});
   record.setup = {{"ranks", "2"}};

@@ -11,9 +11,12 @@
 #include "brigade/elastic.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/report/report.h"
 #include "common/fingerprint.h"
+#include "common/records.h"
 #include "group/store/mailbox.h"
 #include "train/batches.h"
+#include "train/history.h"
 #include "train/lr_schedule.h"
 #include "train/model.h"
 
@@ -87,6 +90,9 @@ class ElasticRun {
     if (kill_.planned() && event.generation > 0 &&
         event.members == options_.workers.workers)
       training_.end_after(event.step + kStepsAfter);
+    if (event.generation > 0)
+      series_.generations.push_back(
+          {event.step, event.members, event.why.substr(0, event.why.find('\n'))});
     if (!speaks()) return;
     if (event.generation == 0) {
       std::printf("%d workers train, hook %s\n", event.members, options_.hook.c_str());
@@ -103,6 +109,7 @@ class ElasticRun {
     const Batch batch = batches_.train(std::span(rows.const_data_ptr<std::int64_t>(),
                                                  static_cast<std::size_t>(rows.numel())));
     double loss = 0;
+    const auto begin = std::chrono::steady_clock::now();
     const bool done = training_.step([&] {
       const at::Tensor value =
           torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
@@ -110,11 +117,43 @@ class ElasticRun {
       loss = value.item<double>();
     });
     const auto step = training_.steps();
+    if (done) note(loss, std::chrono::steady_clock::now() - begin);
     if (!done || !speaks() || options_.evaluate_every == 0 ||
         step % options_.evaluate_every != 0)
       return;
     std::printf("step %lld: loss %.4f\n", static_cast<long long>(step), loss);
     std::fflush(stdout);
+  }
+
+  // On every rank: whoever is rank 0 at the end writes the report. That is the oldest
+  // worker, so that it has seen most.
+  void note(double loss, std::chrono::duration<double> took) {
+    if (options_.out.empty()) return;
+    const HookStats stats = ddp_->hook_stats();
+    seconds_ += took.count();
+    bytes_sent_ += stats.last_step.bytes_sent;
+    history_.add({.step = training_.steps(),
+                  .seconds = seconds_,
+                  .step_ms = 1e3 * took.count(),
+                  .loss = loss,
+                  .accuracy = std::nullopt,
+                  .bytes_sent = bytes_sent_,
+                  .overlap = stats.last_step.overlap()});
+  }
+
+  void write_report_with(double accuracy, const std::string& replica) {
+    if (options_.out.empty() || !speaks() || history_.empty()) return;
+    series_.hook = options_.hook;
+    series_.points = history_.points();
+    series_.test_accuracy = accuracy;
+    series_.fingerprints = {replica};
+    summarise(series_);
+    RunRecord record{.title = "brigade train --elastic", .command = options_.command};
+    record.setup = machine_setup();
+    record.setup.emplace_back("data", options_.data);
+    record.setup.emplace_back("workers", std::to_string(options_.workers.workers));
+    record.series.push_back(series_);
+    write_report(record, options_.out + "/report.html");
   }
 
   // Not collective: members may already have ended.
@@ -134,11 +173,13 @@ class ElasticRun {
 
   void finish() {
     const std::string replica = fingerprint(model_->parameters());
+    const double accuracy = this->accuracy();
     std::printf("rank %d: %lld steps, accuracy %.1f %%, replica %s\n",
                 training_.group().rank(), static_cast<long long>(training_.steps()),
-                100 * accuracy(), replica.c_str());
+                100 * accuracy, replica.c_str());
     if (!options_.replicas.empty())
       std::ofstream(options_.replicas, std::ios::app) << replica + "\n" << std::flush;
+    write_report_with(accuracy, replica);
   }
 
   const TrainOptions& options_;
@@ -151,6 +192,11 @@ class ElasticRun {
   LrSchedule schedule_;
   ElasticSampler sampler_;
   ElasticTraining training_;
+  // For the report.
+  Series series_;
+  History history_;
+  double seconds_ = 0;
+  std::int64_t bytes_sent_ = 0;
 };
 
 }  // namespace

@@ -100,7 +100,6 @@ void check_elastic(const TrainOptions& options) {
                         : options.diloco > 0              ? "--diloco"
                         : options.model.sync_batch_norm   ? "--sync-batch-norm"
                         : !options.checkpoint.empty()     ? "--checkpoint"
-                        : !options.out.empty()            ? "--out"
                         : !options.json.empty()           ? "--json"
                         : !options.link.empty()           ? "--link"
                         : options.workers.device != "cpu" ? "--device"
@@ -115,6 +114,8 @@ void start_elastic(TrainOptions options) {
   const TrainData data = load_data(options.data, options.label);
   options.model = complete(options.model, data);
   check(options, data, 1);
+  if (!options.out.empty()) base::check_output_folder(options.out, "--out");
+  options.command = command_line();
   if (is_worker()) return train_elastic(options, data);
   std::vector<std::string> words;
   std::istringstream line(base::read_whole("/proc/self/cmdline"));
