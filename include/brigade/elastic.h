@@ -114,6 +114,15 @@ class BRIGADE_API ElasticSampler {
   at::Tensor order_;
 };
 
+// Training apart: see ElasticTraining::train_apart. Equal on all ranks.
+struct ElasticApart {
+  // Steps from one meeting to the next; 1 or more.
+  int64_t period = 16;
+  // DiLoCo's outer step, Nesterov's: 0.7 and 0.9 there. 1 and 0: the plain mean, local SGD.
+  double outer_lr = 1;
+  double outer_momentum = 0;
+};
+
 // One generation that was formed.
 struct ElasticEvent {
   int generation = 0;
@@ -123,8 +132,10 @@ struct ElasticEvent {
   std::string why;
   // From the moment this rank noticed until it could train again.
   std::chrono::milliseconds lost{0};
-  // Bytes of state that were handed over; 0: everybody had it.
+  // Bytes of state that were handed over; 0: everybody had it. And how long they travelled,
+  // a part of `lost`.
   int64_t bytes = 0;
+  std::chrono::milliseconds transfer{0};
 };
 
 // Drives the loop of one model. Not thread-safe. Everything it is given must outlive it.
@@ -143,6 +154,9 @@ class BRIGADE_API ElasticTraining {
                   torch::optim::Optimizer& optimizer, ElasticSampler& sampler);
   ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
                   optim::Optimizer& optimizer, ElasticSampler& sampler);
+  // ZeRO's: throws ConfigError.
+  ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
+                  optim::ShardedOptimizer& optimizer, ElasticSampler& sampler);
   ~ElasticTraining();
   ElasticTraining(const ElasticTraining&) = delete;
   ElasticTraining& operator=(const ElasticTraining&) = delete;
@@ -153,6 +167,19 @@ class BRIGADE_API ElasticTraining {
   void keep(CheckpointPart part);
   void keep(std::string name, std::function<PartState()> save,
             std::function<void(const PartState&)> load);
+  // For the day when all die, and for launchers that start everybody again after a death
+  // (torchrun, brigade run --max-restarts): saves a checkpoint in `folder`, which all ranks
+  // see, after every `every`-th step, and the first next() takes up the one that is there.
+  // Before the first next(), on every rank the same. Throws ConfigError unless every >= 1.
+  void checkpoint(std::string folder, int64_t every);
+  // Local SGD, or DiLoCo: gradients are not averaged, and no hook runs; each rank steps its
+  // own parameters, and every `period` steps these become their mean over whoever is a
+  // member then, at the end of the training too. Who survives a death keeps its own
+  // parameters and optimizer state; a newcomer begins with those of one member. What a rank
+  // that dies has learned since the last meeting is gone, and so may be the rows of one
+  // step of a rank that survives. Before the first next(), on every rank the same. Throws
+  // ConfigError for options out of range.
+  void train_apart(const ElasticApart& options);
   // What makes a step in place of optimizer.step(): scaler.step(optimizer), a schedule.
   void on_step(std::function<void()> apply);
   // next() ends after so many steps in all, if the epochs do not end before. Every rank

@@ -11,6 +11,7 @@ namespace brigade::elastic {
 namespace {
 
 constexpr const char* kModel = "model";
+constexpr const char* kOptimizer = "optimizer";  // as optimizer_part names it
 constexpr const char* kHook = "hook";
 
 bool is_own(const std::string& key) {
@@ -78,10 +79,16 @@ States Replica::collect() const {
   return states;
 }
 
-int64_t Replica::adopt(const ProcessGroup& group, int source, int64_t step) {
+int64_t Replica::adopt(const ProcessGroup& group, int source, int64_t step,
+                       std::chrono::milliseconds& transfer) {
+  using std::chrono::steady_clock;
   int64_t bytes = 0;
   const bool gives = group.rank() == source;
-  States states = hand_over(group, source, gives ? collect() : States{}, bytes);
+  const States mine = gives ? collect() : States{};
+  const auto begin = steady_clock::now();
+  States states = hand_over(group, source, mine, bytes);
+  transfer =
+      std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
   if (!gives) load(std::move(states));
   step_ = step - 1;
   commit();
@@ -91,6 +98,8 @@ int64_t Replica::adopt(const ProcessGroup& group, int source, int64_t step) {
 void Replica::load(States states) {
   std::vector<std::function<void()>> changes;
   for (const CheckpointPart& part : parts_) {
+    if ((own_.model && part.name == kModel) || (own_.optimizer && part.name == kOptimizer))
+      continue;
     SavedPart saved;
     saved.states.push_back(std::move(states.at(part.name)));
     changes.push_back(part.load(std::move(saved)));
@@ -106,8 +115,34 @@ void Replica::load(States states) {
   if (core_.hook()) core_.hook()->load_state(hook);
 }
 
+std::vector<CheckpointPart> Replica::checkpoint_parts() {
+  std::vector<CheckpointPart> parts = parts_;
+  parts.push_back(hook_part(core_, kHook));
+  CheckpointPart steps{.name = "steps"};
+  steps.save = [this] {
+    PartState state;
+    state.values["steps"] = std::to_string(step_);
+    return state;
+  };
+  steps.load = [this](SavedPart saved) {
+    const auto found = saved.states.at(0).values.find("steps");
+    if (found == saved.states.at(0).values.end())
+      throw CheckpointError("it does not say how many steps were done");
+    return [this, step = std::stoll(found->second)] {
+      step_ = step - 1;
+      commit();
+    };
+  };
+  parts.push_back(std::move(steps));  // the last: it copies what the others have loaded
+  return parts;
+}
+
 std::string Replica::hash() const {
   States states = collect();
+  if (apart_) {
+    for (const char* own : {kModel, kOptimizer, kHook}) states.erase(own);
+    return hash_of(states);
+  }
   auto& model = states.at(kModel).tensors;
   for (const auto& buffer : model_.named_buffers()) model.erase(buffer.key());
   return hash_of(states);

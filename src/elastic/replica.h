@@ -1,5 +1,6 @@
 // All that one rank knows of a training run, and how it is taken back or replaced.
 #pragma once
+#include <chrono>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,14 @@ class Replica {
 
   // Throws ConfigError for a name that is taken, and for what is each rank's own.
   void add(CheckpointPart part);
+  // Ranks differ in their parameters, optimizers and hooks from now on.
+  void train_apart() { apart_ = true; }
+  // What the next adopt() leaves as it is.
+  struct Own {
+    bool model = false;
+    bool optimizer = false;
+  };
+  void keep_own(Own own) { own_ = own; }
   // Finished steps; -1: this rank has no state that counts.
   int64_t step() const { return step_; }
   // The step is done: what a step that fails changes can be taken back to this.
@@ -26,8 +35,11 @@ class Replica {
   // Names of parts, the hook and so on: equal on all ranks.
   std::string describe() const;
   // Collective. All get `source`'s state, but keep what of their hook is their own; gives
-  // the bytes that travelled.
-  int64_t adopt(const ProcessGroup& group, int source, int64_t step);
+  // the bytes that travelled, and says for how long.
+  int64_t adopt(const ProcessGroup& group, int source, int64_t step,
+                std::chrono::milliseconds& transfer);
+  // All of it, and the number of steps: for a checkpoint of the whole run.
+  std::vector<CheckpointPart> checkpoint_parts();
   // Of what must be equal on all ranks.
   std::string hash() const;
 
@@ -39,6 +51,8 @@ class Replica {
   DdpCore& core_;
   torch::nn::Module& model_;
   std::vector<CheckpointPart> parts_;
+  bool apart_ = false;
+  Own own_;
   int64_t step_ = -1;
   HookState hook_;                                          // as of the last commit
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their copies

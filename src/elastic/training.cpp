@@ -1,16 +1,21 @@
 #include <ATen/ATen.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/exception_text.h"
 #include "brigade/elastic.h"
 #include "brigade/error.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/zero/zero.h"
 #include "elastic/job.h"
+#include "elastic/meetings.h"
 #include "elastic/replica.h"
 
 namespace brigade {
@@ -21,6 +26,11 @@ using Clock = std::chrono::steady_clock;
 // How often the same members may fail in the same step before that counts as a fault of
 // theirs.
 constexpr int kTries = 3;
+
+// How often members tell each other whether somebody waits, and after how many steps at
+// the latest. Each time costs some tens of microseconds.
+constexpr double kNoticeMicroseconds = 20'000;
+constexpr int64_t kMostStepsWithoutNotice = 64;
 
 bool speaks_of_a_lost_peer(const std::string& text) {
   constexpr std::array kPhrases{
@@ -62,13 +72,20 @@ struct ElasticTraining::State {
         sampler(sampler_given),
         replica(core, model) {}
 
-  // Whether somebody waits, told by all to all: starts with a step, is asked after it.
+  // Whether somebody waits, and how long a step takes, told by all to all: starts with a
+  // step, is asked after it. Not in every step if these are short; the sums, which all have
+  // alike, say when again. With NCCL it starts after the pass, in every step: a collective
+  // that a dead peer left unfinished ends as if it were good, and only who hears of all
+  // others that they have come so far knows that its gradients are whole.
   struct Notice {
-    at::Tensor waiting;
+    at::Tensor sums;  // undefined: not in this step
     c10::intrusive_ptr<c10d::Work> work;
   };
-  Notice start_notice() const;
-  static bool somebody_waits(Notice& notice);
+  Notice start_notice();
+  Notice make_notice() const;
+  bool somebody_waits(Notice& notice);
+  bool on_device() const { return job->elastic() && job->group().works_on_device(); }
+  void wait_for_device() const;
 
   bool is_lost_peer(const std::exception& error) const;
   // Each until a generation is formed. The former after a failure.
@@ -77,6 +94,12 @@ struct ElasticTraining::State {
   void leave(const std::string& failure);
   void form(const ElasticJob::State::Place& place, int64_t& bytes);
   void take_up_state(int64_t& bytes);
+  // Finished steps, each counted twice, and once more who has met before the next.
+  std::vector<int64_t> gather_progress() const;
+  void meet_if_due();
+  void save() {
+    save_checkpoint(folder, replica.step(), job->group(), replica.checkpoint_parts());
+  }
   void tell(const std::string& why, Clock::time_point since, int64_t bytes);
   void check_tries(const std::string& why);
 
@@ -87,9 +110,15 @@ struct ElasticTraining::State {
   std::function<void()> apply;
   std::function<void(const ElasticEvent&)> on_generation;
   std::vector<ElasticEvent> events;
+  std::unique_ptr<elastic::Meetings> meetings;  // none: gradients are averaged
+  std::string folder;                           // of checkpoints
+  int64_t save_every = 0;
   int64_t last_step = std::numeric_limits<int64_t>::max();
   bool formed = false;
   bool somebody_waited = false;
+  int64_t next_notice = 0;  // in the step after so many
+  std::optional<Clock::time_point> step_began;
+  double step_microseconds = 0;
   // Rows were dealt out, and their step is to come.
   bool dealt = false;
   bool empty = false;
@@ -97,14 +126,16 @@ struct ElasticTraining::State {
   std::vector<int> members;
   int64_t failed_step = -1;
   int tries = 0;
+  std::chrono::milliseconds transfer{0};  // of the present generation's state
 };
 
 ElasticTraining::ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
                                  ElasticSampler& sampler) {
   if (core.in_backward()) {
     throw ConfigError(
-        "ElasticTraining: this model's optimizer steps in the backward pass; a step that "
-        "fails half-way could not be taken back. Use an optimizer that steps by itself");
+        "ElasticTraining: this model's optimizer, or ZeRO, steps in the backward pass; a "
+        "step that fails half-way could not be taken back. Use an optimizer that steps by "
+        "itself");
   }
   if (job.is_elastic() && core.group().size() != 1) {
     throw ConfigError(
@@ -144,6 +175,14 @@ ElasticTraining::ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Modul
   };
 }
 
+ElasticTraining::ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
+                                 optim::ShardedOptimizer&, ElasticSampler& sampler)
+    : ElasticTraining(std::move(job), core, model, sampler) {
+  throw ConfigError(
+      "ElasticTraining: with ZeRO each rank keeps a shard of the optimizer's state, which "
+      "dies with it; use an optimizer that every rank keeps whole");
+}
+
 ElasticTraining::~ElasticTraining() = default;
 
 void ElasticTraining::keep(CheckpointPart part) {
@@ -163,6 +202,21 @@ void ElasticTraining::keep(std::string name, std::function<PartState()> save,
     return [load, state = std::move(saved.states.at(0))] { load(state); };
   };
   keep(std::move(part));
+}
+
+void ElasticTraining::train_apart(const ElasticApart& options) {
+  State& s = *state_;
+  s.meetings = std::make_unique<elastic::Meetings>(s.core.parameters(), options);
+  keep(s.meetings->part());
+  s.replica.train_apart();
+}
+
+void ElasticTraining::checkpoint(std::string folder, int64_t every) {
+  if (every < 1 || folder.empty())
+    throw ConfigError("ElasticTraining: a checkpoint in '" + folder + "' after every " +
+                      std::to_string(every) + " steps; give a folder, and 1 or more");
+  state_->folder = std::move(folder);
+  state_->save_every = every;
 }
 
 void ElasticTraining::on_step(std::function<void()> apply) {
@@ -243,18 +297,37 @@ void ElasticTraining::State::form(const ElasticJob::State::Place& place, int64_t
   job->say_formed();
 }
 
+std::vector<int64_t> ElasticTraining::State::gather_progress() const {
+  const int64_t step = replica.step();
+  const bool met = meetings && step >= 0 && meetings->has_met(step);
+  std::vector<int64_t> all;
+  for (const std::string& text : job->group().gather_texts(
+           "elastic steps", std::to_string(step < 0 ? -1 : 2 * step + met)))
+    all.push_back(std::stoll(text));
+  return all;
+}
+
 void ElasticTraining::State::take_up_state(int64_t& bytes) {
+  transfer = {};
   const ProcessGroup& group = job->group();
-  group.agree_on("elastic trainings", sampler.describe() + "\n" + replica.describe(),
+  group.agree_on("elastic trainings",
+                 sampler.describe() + "\n" + replica.describe() +
+                     (meetings ? "\n" + meetings->describe() : ""),
                  "give every rank the same samples, hook, and things to keep");
-  std::vector<int64_t> steps;
-  for (const std::string& text :
-       group.gather_texts("elastic steps", std::to_string(replica.step())))
-    steps.push_back(std::stoll(text));
-  const auto most = std::ranges::max_element(steps);
-  if (*most < 0 || std::ranges::any_of(steps, [&](int64_t s) { return s != *most; })) {
-    bytes = replica.adopt(group, static_cast<int>(most - steps.begin()),
-                          std::max<int64_t>(*most, 0));
+  std::vector<int64_t> progress = gather_progress();
+  if (save_every > 0 && std::ranges::max(progress) < 0 &&
+      load_checkpoint(folder, group, replica.checkpoint_parts()))
+    progress = gather_progress();
+  const auto most = std::ranges::max_element(progress);
+  if (*most < 0 || std::ranges::any_of(progress, [&](int64_t p) { return p != *most; })) {
+    const int64_t mine = progress[static_cast<size_t>(group.rank())];
+    // Who trains apart keeps what it has learned, unless others have met without it: then
+    // that is in the mean.
+    const bool keeps = meetings && mine >= 0;
+    const bool missed_meeting = *most % 2 == 1 && mine == *most - 1;
+    replica.keep_own({.model = keeps && !missed_meeting, .optimizer = keeps});
+    bytes = replica.adopt(group, static_cast<int>(most - progress.begin()),
+                          std::max<int64_t>(*most, 0) / 2, transfer);
   }
   const auto hashes = group.gather_texts("elastic state", replica.hash());
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
@@ -275,7 +348,11 @@ void ElasticTraining::State::tell(const std::string& why, Clock::time_point sinc
   event.why = formed ? why : "";
   event.lost = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
   event.bytes = bytes;
+  event.transfer = transfer;
   formed = true;
+  next_notice = replica.step();
+  step_began.reset();
+  step_microseconds = 0;
   events.push_back(event);
   if (on_generation) on_generation(event);
 }
@@ -298,6 +375,15 @@ std::optional<at::Tensor> ElasticTraining::next() {
   }
   if (std::exchange(s.somebody_waited, false)) s.form_next("", /*done=*/false);
   while (s.sampler.at_end() || s.replica.step() >= s.last_step) {
+    if (s.meetings && !s.meetings->has_met(s.replica.step())) {
+      try {
+        s.meetings->meet(s.job->group(), s.replica.step());
+      } catch (const std::exception& error) {
+        if (!s.is_lost_peer(error)) throw;
+        s.form_after(base::text_of(error));
+      }
+      continue;
+    }
     // Not before all have come to the end: one that failed in the last step needs a source.
     if (!s.job->elastic() || !s.form_next("", /*done=*/true)) return std::nullopt;
   }
@@ -308,21 +394,59 @@ std::optional<at::Tensor> ElasticTraining::next() {
   return s.empty ? s.sampler.rows(0, group.size()).narrow(0, 0, 1) : rows;
 }
 
-ElasticTraining::State::Notice ElasticTraining::State::start_notice() const {
+ElasticTraining::State::Notice ElasticTraining::State::start_notice() {
+  const auto now = Clock::now();
+  if (step_began)
+    step_microseconds =
+        std::chrono::duration<double, std::micro>(now - *step_began).count();
+  step_began = now;
+  // Without gradients to average nothing else keeps members in step.
+  const bool due = meetings || replica.step() >= next_notice;
+  const bool now_due = job->elastic() && !on_device() && due;
+  return now_due ? make_notice() : Notice{};
+}
+
+ElasticTraining::State::Notice ElasticTraining::State::make_notice() const {
   Notice notice;
-  if (!job->elastic() || job->group().size() == 1) {
-    notice.waiting = at::full({1}, job->elastic() && job->somebody_waits(), at::kInt);
-    return notice;
-  }
-  notice.waiting = at::full({1}, job->somebody_waits() ? 1 : 0, at::kInt);
-  std::vector<at::Tensor> tensors{notice.waiting};
+  notice.sums = at::tensor({int64_t{job->somebody_waits()},
+                            static_cast<int64_t>(std::min(step_microseconds, 1e9))});
+  if (job->group().size() == 1) return notice;
+  std::vector<at::Tensor> tensors{notice.sums};
   notice.work = job->group().c10d()->allreduce(tensors);
   return notice;
 }
 
+// Collectives of an aborted group end; until then they may be looked at, not waited for.
+void ElasticTraining::State::wait_for_device() const {
+  const c10::Device device = core.parameters().front().device();
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream stream = guard.getStream(device);
+  while (!stream.query()) {
+    if (job->aborted()) throw Error("elastic: the group was aborted in this step");
+    std::this_thread::yield();
+  }
+}
+
 bool ElasticTraining::State::somebody_waits(Notice& notice) {
+  if (on_device()) {
+    wait_for_device();
+    notice = make_notice();
+  }
+  if (!notice.sums.defined()) return false;
   if (notice.work) notice.work->wait();
-  return notice.waiting.item<int>() > 0;
+  const int64_t* sums = notice.sums.const_data_ptr<int64_t>();
+  const double mean = static_cast<double>(sums[1]) / job->group().size();
+  const double steps = mean > 0 ? kNoticeMicroseconds / mean : 1;
+  next_notice = replica.step() + std::clamp(static_cast<int64_t>(steps), int64_t{1},
+                                            kMostStepsWithoutNotice);
+  return sums[0] > 0;
+}
+
+void ElasticTraining::State::meet_if_due() {
+  const int64_t step = replica.step();
+  if (!meetings || !meetings->due(step) || meetings->has_met(step)) return;
+  meetings->meet(job->group(), step);
 }
 
 bool ElasticTraining::step(const std::function<void()>& pass) {
@@ -331,11 +455,14 @@ bool ElasticTraining::step(const std::function<void()>& pass) {
     throw Error("ElasticTraining: step() without rows of next()");
   bool waits = false;
   try {
+    s.meet_if_due();
     auto notice = s.start_notice();
     zero_grad(s.core.parameters());
+    std::optional<NoSync> apart;
+    if (s.meetings) apart.emplace(s.core);
     const Muted muted(s.core.parameters(), s.empty);
     pass();
-    waits = State::somebody_waits(notice);
+    waits = s.somebody_waits(notice);
   } catch (const std::exception& error) {
     if (!s.is_lost_peer(error)) throw;
     s.form_after(base::text_of(error));
@@ -345,6 +472,13 @@ bool ElasticTraining::step(const std::function<void()>& pass) {
   s.sampler.advance(s.job->group().size());
   s.replica.commit();
   s.somebody_waited = waits;
+  if (s.save_every == 0 || s.replica.step() % s.save_every != 0) return true;
+  try {
+    s.save();
+  } catch (const std::exception& error) {
+    if (!s.is_lost_peer(error)) throw;
+    s.form_after(base::text_of(error));
+  }
   return true;
 }
 

@@ -76,4 +76,37 @@ inline void measure(const std::string& hook, int64_t width, int rounds, int step
   }
 }
 
+// How fast a state of so many MB goes from one rank to the others, beside a plain broadcast
+// of as many bytes.
+inline void measure_transfer(int64_t megabytes) {
+  using Clock = std::chrono::steady_clock;
+  auto job = brigade::join_job({.backend = "gloo"});
+  torch::nn::Sequential net;
+  for (int64_t left = megabytes; left > 0; left -= 32)
+    net->push_back(torch::nn::Linear(
+        torch::nn::LinearOptions(1 << 12, std::min<int64_t>(left, 32) << 6).bias(false)));
+  brigade::DistributedDataParallel ddp(net, job.group());
+  torch::optim::SGD optimizer(ddp->parameters(), 0.001);
+  brigade::ElasticSampler sampler(1 << 20, 1);
+  brigade::ElasticTraining training(job, ddp, optimizer, sampler);
+  training.next();
+  const brigade::ElasticEvent event = training.events().front();
+  const auto plain = torch::ones({megabytes << 18});
+  std::vector<double> seconds;
+  for (int round = 0; round < 3; ++round) {
+    training.group().barrier();
+    const auto begin = Clock::now();
+    training.group().broadcast(plain, 0);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  if (training.group().rank() != training.group().size() - 1) return;
+  const double handed = static_cast<double>(event.bytes) / 1e6 /
+                        (static_cast<double>(event.transfer.count()) / 1e3);
+  const double bare = static_cast<double>(plain.nbytes()) / 1e6 / median(seconds);
+  std::printf(
+      "transfer: %.0f MB, %d ranks: %.0f MB/s, a plain broadcast %.0f, ratio %.2f\n",
+      static_cast<double>(event.bytes) / 1e6, training.group().size(), handed, bare,
+      handed / bare);
+}
+
 }  // namespace elastic_cost

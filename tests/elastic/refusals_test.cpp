@@ -8,6 +8,8 @@
 #include "brigade/error.h"
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/sgd.h"
+#include "brigade/zero/zero.h"
+#include "brigade/zero/zero_hooks.h"
 
 namespace brigade {
 namespace {
@@ -46,6 +48,30 @@ TEST(ElasticRefusals, AnOptimizerInTheBackwardPass) {
   const std::string text = refusal_of(
       [&] { ElasticTraining(parts.job, parts.ddp, parts.optimizer, parts.sampler); });
   EXPECT_NE(text.find("steps in the backward pass"), std::string::npos) << text;
+}
+
+TEST(ElasticRefusals, ZeRO) {
+  Parts parts;
+  optim::ZeroRedundancyOptimizer zero(parts.ddp, "sgd:lr=0.1");
+  EXPECT_NE(refusal_of([&] {
+              ElasticTraining(parts.job, parts.ddp, zero, parts.sampler);
+            }).find("with ZeRO each rank keeps a shard"),
+            std::string::npos);
+  optim::apply_zero_in_backward(parts.ddp, "sgd:lr=0.1");
+  EXPECT_NE(refusal_of([&] {
+              ElasticTraining(parts.job, parts.ddp, parts.optimizer, parts.sampler);
+            }).find("or ZeRO, steps in the backward pass"),
+            std::string::npos);
+}
+
+TEST(ElasticRefusals, OptionsOfTrainingApartAndOfCheckpoints) {
+  Parts parts;
+  ElasticTraining training(parts.job, parts.ddp, parts.optimizer, parts.sampler);
+  EXPECT_NE(refusal_of([&] { training.train_apart({.period = 0}); }), "");
+  EXPECT_NE(refusal_of([&] { training.train_apart({.outer_lr = 0}); }), "");
+  EXPECT_NE(refusal_of([&] { training.train_apart({.outer_momentum = 1}); }), "");
+  EXPECT_NE(refusal_of([&] { training.checkpoint("folder", 0); }), "");
+  EXPECT_NE(refusal_of([&] { training.checkpoint("", 1); }), "");
 }
 
 TEST(ElasticRefusals, ANameThatIsTakenAndWhatIsARanksOwn) {

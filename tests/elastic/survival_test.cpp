@@ -3,12 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
 #include <set>
-#include <sstream>
 
-#include "support/command.h"
+#include "elastic/outcome.h"
 
 namespace brigade {
 namespace {
@@ -17,86 +14,6 @@ using testing::built_program;
 using testing::Command;
 using testing::CommandResult;
 using testing::TemporaryFolder;
-
-struct Ending {  // what one worker said at its end
-  int rank = -1;
-  int size = 0;
-  int64_t steps = 0;
-  int64_t kept = 0;
-  std::string hash, hash_at, seen;
-};
-
-struct Event {
-  int64_t ms = 0;
-  int pid = 0;
-  int generation = 0;
-  int members = 0;
-  int64_t step = 0;
-  int64_t lost = 0;
-  int64_t bytes = 0;
-};
-
-struct Outcome {
-  CommandResult command;
-  std::vector<Ending> endings;
-  std::vector<Event> events;
-  std::vector<std::pair<int64_t, int>> deaths;  // when, pid
-
-  int largest_after(int members) const {  // generation, since there were as few
-    bool seen = false;
-    int most = 0;
-    for (const Event& event : events) {
-      seen = seen || event.members <= members;
-      if (seen) most = std::max(most, event.members);
-    }
-    return most;
-  }
-  bool had(int members) const {
-    return std::ranges::any_of(events,
-                               [&](const Event& e) { return e.members == members; });
-  }
-};
-
-std::vector<Ending> endings_in(const std::string& out) {
-  std::vector<Ending> found;
-  std::istringstream lines(out);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t at = line.find("end rank ");
-    if (at == std::string::npos) continue;
-    std::istringstream words(line.substr(at));
-    std::string word;
-    Ending end;
-    words >> word >> word >> end.rank >> word >> end.size >> word >> end.steps >> word >>
-        end.kept >> word >> end.hash >> word;
-    words >> word;  // the hash on the way, or the next word
-    if (word != "seen") {
-      end.hash_at = word;
-      words >> word;
-    }
-    words >> end.seen;
-    found.push_back(end);
-  }
-  return found;
-}
-
-Outcome outcome_of(const CommandResult& command, const std::string& folder) {
-  Outcome outcome{.command = command, .endings = endings_in(command.out)};
-  std::ifstream events(folder + "/events");
-  for (std::string line; std::getline(events, line);) {
-    Event e;
-    std::istringstream(line) >> e.ms >> e.pid >> e.generation >> e.members >> e.step >>
-        e.lost >> e.bytes;
-    outcome.events.push_back(e);
-  }
-  std::ifstream deaths(folder + "/deaths");
-  for (std::string line; std::getline(deaths, line);) {
-    int64_t ms = 0;
-    int pid = 0;
-    std::istringstream(line) >> ms >> pid;
-    outcome.deaths.emplace_back(ms, pid);
-  }
-  return outcome;
-}
 
 std::vector<std::string> words_of(const std::vector<std::string>& launcher,
                                   const std::string& folder,
@@ -120,21 +37,6 @@ Outcome run(const std::vector<std::string>& launcher,
   const CommandResult result =
       testing::run_command(words_of(launcher, folder.path(), trainer), within(60, limit));
   return outcome_of(result, folder.path());
-}
-
-// All who came to the end have the same parameters, and every sample was trained once an
-// epoch.
-void expect_good_end(const Outcome& outcome, int workers, bool exact = true) {
-  EXPECT_EQ(outcome.command.exit_code, 0) << outcome.command.err;
-  ASSERT_EQ(static_cast<int>(outcome.endings.size()), workers)
-      << outcome.command.out << outcome.command.err;
-  for (const Ending& end : outcome.endings) {
-    EXPECT_EQ(end.hash, outcome.endings[0].hash) << "replicas differ";
-    EXPECT_EQ(end.kept, end.steps) << "what was kept is of another step";
-    if (exact) {
-      EXPECT_EQ(end.seen, "once") << "of rank " << end.rank;
-    }
-  }
 }
 
 TEST(Elastic, TrainsToTheEndWithoutAFailure) {
@@ -191,6 +93,17 @@ TEST(Elastic, AStoppedWorkerIsGivenUpAndEnded) {
   const Outcome outcome =
       run({"-n", "3"}, {"samples=60", "epochs=2", "at=stop:4:1"}, /*limit=*/3);
   expect_good_end(outcome, 2);
+}
+
+TEST(Elastic, RanksThatTrainApartMeetAgain) {
+  const Outcome undisturbed = run({"-n", "2"}, {"samples=60", "epochs=2", "apart=4"});
+  expect_good_end(undisturbed, 2);
+  // Dies before a meeting; a replacement comes; all are equal after the last one.
+  const Outcome outcome =
+      run({"-n", "3", "--replace"}, {"kills=1", "samples=60", "epochs=60", "pause_ms=3",
+                                     "apart=8", "outer=1", "at=backward:13:1"});
+  expect_good_end(outcome, 3, /*exact=*/false);
+  EXPECT_EQ(outcome.largest_after(2), 3);
 }
 
 TEST(Elastic, RandomDeathsUnderSeveralHooks) {
@@ -285,6 +198,54 @@ TEST(Elastic, UnderAPlainLauncherItTrainsAsEver) {
   ASSERT_EQ(endings.size(), 2U);
   EXPECT_EQ(endings[0].hash, endings[1].hash);
   EXPECT_EQ(endings[0].seen, "once");
+}
+
+TEST(Elastic, UnderTorchrunAllStartAgainFromTheCheckpoint) {
+  const std::string python = testing::python_with_torch();
+  if (python.empty()) GTEST_SKIP() << "no Python with torch";
+  const TemporaryFolder folder;
+  const CommandResult result = testing::run_command({python,
+                                                     "-m",
+                                                     "torch.distributed.run",
+                                                     "--rdzv-backend",
+                                                     "c10d",
+                                                     "--rdzv-endpoint",
+                                                     "127.0.0.1:0",
+                                                     "--local-addr",
+                                                     "127.0.0.1",
+                                                     "--nproc-per-node",
+                                                     "2",
+                                                     "--max-restarts",
+                                                     "1",
+                                                     "--monitor-interval",
+                                                     "0.1",
+                                                     "--no-python",
+                                                     built_program("elastic_trainer"),
+                                                     folder.path(),
+                                                     "samples=60",
+                                                     "epochs=2",
+                                                     "kills=1",
+                                                     "at=forward:9:1",
+                                                     "checkpoint=4"},
+                                                    within(120));
+  expect_good_end(outcome_of(result, folder.path()), 2);
+  const auto events = events_in(folder.path());
+  ASSERT_EQ(events.size(), 4U) << "two starts of two workers";
+  EXPECT_EQ(events[2].step, 8) << "from the last checkpoint";
+}
+
+TEST(Elastic, ACheckpointIsTakenUpWhenAllHaveDied) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> trainer{"samples=60", "epochs=2", "checkpoint=4"};
+  auto throws = trainer;
+  throws.push_back("at=throw:9:0,throw:9:1");
+  const CommandResult first =
+      testing::run_command(words_of({"-n", "2"}, folder.path(), throws), within(60));
+  EXPECT_EQ(first.exit_code, 1) << first.err;
+  const CommandResult second =
+      testing::run_command(words_of({"-n", "1"}, folder.path(), trainer), within(60));
+  expect_good_end(outcome_of(second, folder.path()), 1);
+  EXPECT_EQ(events_in(folder.path()).back().step, 8);
 }
 
 TEST(Elastic, AProgramThatKnowsNothingOfItEndsAsEver) {

@@ -2,8 +2,13 @@
 // trained, in its parameters, and kills itself at random moments if it is told to.
 //
 //   elastic_trainer FOLDER key=value …
-//   cost=ROUNDS  measures instead, see cost.h
+//   cost=ROUNDS, transfer=MB  measure instead, see cost.h
+//   end_file=1   ends some steps after there is a file FOLDER/end
+//   apart=PERIOD with DiLoCo's outer step if outer=1
+//   checkpoint=N after every N steps, in FOLDER/checkpoint
+//   device=cuda  over NCCL
 //   hook=NAME samples=N batch=N epochs=N  kills=N  mean_ms=N  at=WHERE:STEP:RANK pause_ms=N
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -144,10 +149,22 @@ class Appointments {
   std::vector<std::tuple<std::string, int64_t, int>> wanted_;
 };
 
+// Rank 0 sees the file and says which step is the last; all read that before they are
+// there.
+void end_on_request(const std::string& folder, brigade::ElasticTraining& training) {
+  const std::string path = folder + "/end_at";
+  if (training.group().rank() == 0 && fs::exists(folder + "/end") && !fs::exists(path)) {
+    std::ofstream(path + ".new") << training.steps() + 50;
+    fs::rename(path + ".new", path);
+  }
+  int64_t last = 0;
+  if (std::ifstream(path) >> last) training.end_after(last);
+}
+
 std::string hash_of(torch::nn::Module& model) {
   uint64_t hash = 14695981039346656037U;
   for (const auto& parameter : model.parameters()) {
-    const auto data = parameter.detach().contiguous();
+    const auto data = parameter.detach().cpu().contiguous();
     const auto* bytes = static_cast<const unsigned char*>(data.data_ptr());
     for (size_t i = 0; i < data.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
   }
@@ -160,14 +177,20 @@ void train(const Arguments& arguments) {
   // Its thread outlives this function.
   auto& reaper = *new Reaper(arguments.folder, arguments.number("kills", 0));
   const Appointments appointments(arguments.text("at", ""));
+  const bool on_gpu = arguments.text("device", "cpu") == "cuda";
+  // This program does not link LibTorch's CUDA part.
+  if (on_gpu && !dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    throw std::runtime_error(dlerror());
+  const torch::Device device = on_gpu ? torch::Device("cuda:0") : torch::Device("cpu");
   torch::manual_seed(1);
-  const auto x = torch::randn({samples, 8});
+  const auto x = torch::randn({samples, 8}).to(device);
   const auto y = x.sum(1, true);
   torch::manual_seed(  // replicas must be made equal by others
       arguments.number("seed", getpid()));
 
-  auto job = brigade::join_job({.backend = "gloo"});
+  auto job = brigade::join_job({.backend = on_gpu ? "nccl" : "gloo"});
   Net net(samples);
+  net->to(device);
   brigade::DistributedDataParallel ddp(net, job.group());
   if (const std::string hook = arguments.text("hook", "none"); hook != "none")
     ddp->set_hook(brigade::make_hook(hook));
@@ -184,6 +207,14 @@ void train(const Arguments& arguments) {
                                   {.seed = 3, .epochs = epochs});
   brigade::ElasticTraining training(job, ddp, optimizer, sampler);
 
+  if (arguments.values.contains("checkpoint"))
+    training.checkpoint(arguments.folder + "/checkpoint",
+                        arguments.number("checkpoint", 1));
+  if (arguments.values.contains("apart")) {
+    brigade::ElasticApart apart{.period = arguments.number("apart", 1)};
+    if (arguments.number("outer", 0)) apart.outer_lr = 0.7, apart.outer_momentum = 0.9;
+    training.train_apart(apart);
+  }
   int64_t kept_steps = 0;
   // A payload, so that a handover takes long enough to be interrupted.
   auto payload = torch::zeros({arguments.number("payload", 1)});
@@ -221,7 +252,9 @@ void train(const Arguments& arguments) {
     reaper.run(static_cast<double>(arguments.number("mean_ms", 100)));
   const auto pause = static_cast<useconds_t>(1000 * arguments.number("pause_ms", 0));
   std::string hash_at;
-  while (auto rows = training.next()) {
+  while (auto dealt = training.next()) {
+    const auto rows = std::make_optional(dealt->to(device));
+    if (arguments.values.contains("end_file")) end_on_request(arguments.folder, training);
     const int64_t step = training.steps();
     const int rank = training.group().rank();
     if (step == arguments.number("hash_at", -1)) hash_at = hash_of(*net);
@@ -239,7 +272,7 @@ void train(const Arguments& arguments) {
       loss.backward();
     });
   }
-  const bool once = torch::equal(net->seen, torch::full({samples}, -double(epochs)));
+  const bool once = torch::equal(net->seen.cpu(), torch::full({samples}, -double(epochs)));
   std::printf(
       "end rank %d of %d steps %ld kept %ld hash %s at %s seen %s generations %zu\n",
       training.group().rank(), training.group().size(), training.steps(), kept_steps,
@@ -263,6 +296,8 @@ int main(int argc, char** argv) {
                                    arguments.number("width", 512),
                                    static_cast<int>(arguments.number("cost", 20)), 20);
     }
+    if (arguments.values.contains("transfer"))
+      return elastic_cost::measure_transfer(arguments.number("transfer", 256));
     train(arguments);
   });
 }

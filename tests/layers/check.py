@@ -26,7 +26,7 @@ ALLOWED = {
     "local_sgd": {"base", "optim", "ddp", "hooks", "engine", "group"},
     "checkpoint": {"base", "zero", "local_sgd", "optim", "ddp", "group"},
     "report": {"base", "ddp", "engine", "group"},
-    "elastic": {"base", "checkpoint", "optim", "ddp", "engine", "group"},
+    "elastic": {"base", "checkpoint", "local_sgd", "zero", "optim", "ddp", "engine", "group"},
 }
 # Headers of include/brigade itself speak for the layer that has their stem: process_group.h for group, because of
 # src/group/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer
