@@ -22,10 +22,15 @@ struct StreamChoice {
   std::map<int, Streams> by_local_rank = {};
 };
 
-// A job that goes on when workers die, see brigade/elastic.h. On one host.
+// A job that goes on when workers die, see brigade/elastic.h. With nodes > 1, hosts may
+// come and go while it trains: node 0's launcher has the store and decides, and every other
+// node_rank says no more than that this host joins.
 struct ElasticLaunch {
   // Fewer than these do not train: they wait for replacements, or the job ends.
   int min_workers = 1;
+  // Hosts, 1 to nodes: training begins when so many are there. With fewer, those who are
+  // left wait for others, `rendezvous` at most; more than `nodes` are turned away.
+  int min_nodes = 1;
   // A worker that died is replaced by a new one, max_restarts times in all.
   bool replace = false;
   // How long those who are left wait for a replacement before they go on without it: then

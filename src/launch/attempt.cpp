@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "base/files/error_file.h"
+#include "group/store/mailbox.h"
 #include "launch/worker_streams.h"
 
 namespace brigade::launching {
@@ -150,7 +151,10 @@ void Attempt::start(int local_rank) {
   worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
   WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
   spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
-  if (plan_.steward) spec.environment[group::kWorkerNumber] = std::to_string(number);
+  if (plan_.steward) {
+    spec.environment[group::kWorkerNumber] =
+        std::to_string(plan_.steward->first_number() + number);
+  }
   spec.in = worker.streams->in();
   spec.out = worker.streams->out();
   spec.err = worker.streams->err();
@@ -270,8 +274,10 @@ void Attempt::take_turn() {
     result_.over = plan_.steward->over();
     return end_all(SIGTERM);
   }
-  for (const int number : wishes.kill)
-    kill(-workers_[static_cast<size_t>(number)].pid, SIGKILL);
+  for (const int number : wishes.kill) {
+    const Worker& worker = workers_.at(static_cast<size_t>(number));
+    if (!worker.exited) kill(-worker.pid, SIGKILL);
+  }
   for (const int local_rank : wishes.start) start(local_rank);
   if (!wishes.finished) return;
   for (const Worker& worker : workers_) {
@@ -307,6 +313,7 @@ void Attempt::enforce_limits() {
 bool Attempt::over() {
   const auto exited = [](const Worker& worker) { return worker.exited; };
   if (!std::ranges::all_of(workers_, exited)) return false;
+  if (!ending_ && plan_.steward && plan_.steward->must_stay()) return false;
   // All here only lost their peer: the cause may show on another host.
   const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
   if (settling && plan_.elsewhere_fd >= 0) return false;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "group/environment.h"
@@ -15,6 +14,9 @@
 #include "launch/admission/forwarder.h"
 #include "launch/admission/secret.h"
 #include "launch/attempt.h"
+#include "launch/elastic/guest_steward.h"
+#include "launch/elastic/job_steward.h"
+#include "launch/job_folder.h"
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
@@ -53,51 +55,12 @@ std::string host_name() {
   return name;
 }
 
-// An empty TMPDIR counts as none, as it does for mktemp and Python.
-std::string temporary_folder() {
-  const char* named = std::getenv("TMPDIR");
-  return named && *named ? named : "/tmp";
-}
-
-// The job's folder: logs, if any are asked for, and error files.
-class JobFolder {
- public:
-  JobFolder(const LaunchOptions& options, std::string name) {
-    const auto logs = [](const StreamChoice& choice) {
-      return choice.all != Streams::none || !choice.by_local_rank.empty();
-    };
-    kept_ = !options.log_dir.empty() || logs(options.redirects) || logs(options.tee);
-    std::string base = options.log_dir;
-    if (base.empty()) base = temporary_folder();
-    std::error_code failed;
-    std::filesystem::create_directories(base, failed);
-    std::ranges::replace(name, '/', '_');
-    path_ = std::filesystem::absolute(base) / (name + "_XXXXXX");
-    // Private: what is in it decides what is reported.
-    if (!mkdtemp(path_.data())) {
-      throw ConfigError("cannot make a folder in '" + base + "': " + strerror(errno));
-    }
-  }
-  ~JobFolder() {
-    std::error_code ignored;
-    if (!kept_) std::filesystem::remove_all(path_, ignored);
-  }
-  JobFolder(const JobFolder&) = delete;
-  JobFolder& operator=(const JobFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  bool kept() const { return kept_; }
-
- private:
-  std::string path_;
-  bool kept_ = false;
-};
-
 // Where this host's workers stand in the job.
 struct Place {
   int attempt = 0;
   int first_rank = 0;
   int world = 0;
+  int node = 0;
   // Of the store, as the workers reach it.
   std::string master;
   int port = 0;
@@ -131,12 +94,15 @@ class Job {
   };
 
   std::optional<Verdict> run_alone(int attempt);
+  std::optional<Verdict> run_first_host();
+  std::optional<Verdict> run_as_guest();
   std::optional<Verdict> run_with_others(int attempt);
   std::optional<Verdict> wait_until_all_are_done(int attempt);
   int prepare_store(int attempt, StoreOpener& opener);
   int prepare_guarded_store(int attempt, StoreOpener& opener);
   void open_doors();
   NodeNews news();
+  Place place_of_store(int attempt, int port) const;
   Place place_among(const NodeNews& news, int attempt) const;
   Verdict agree_on(std::optional<Verdict> own);
   void leave();
@@ -167,7 +133,10 @@ class Job {
 
 void Job::run() {
   for (int attempt = 0;; ++attempt) {
-    const auto verdict = options_.nodes > 1 ? run_with_others(attempt) : run_alone(attempt);
+    const auto verdict = options_.nodes == 1       ? run_alone(attempt)
+                         : !options_.elastic       ? run_with_others(attempt)
+                         : options_.node_rank == 0 ? run_first_host()
+                                                   : run_as_guest();
     const bool restart =
         verdict && !verdict->final && !options_.elastic && attempt < options_.max_restarts;
     if (!restart && link_) leave();
@@ -188,9 +157,9 @@ std::optional<Verdict> Job::run_alone(int attempt) {
   forwarder.open_workers_door(door.release());
   forwarder.lead_to(attempt, guarded);
   AttemptPlan plan{.attempt = attempt};
-  std::optional<Steward> steward;
+  std::optional<JobSteward> steward;
   if (options_.elastic) {
-    steward.emplace(*options_.elastic, options_.max_restarts, limit_);
+    steward.emplace(options_, limit_);
     plan.steward = &*steward;
   }
   plan.launchers_own = forwarder.fds();
@@ -209,6 +178,64 @@ std::optional<Verdict> Job::run_alone(int attempt) {
   const AttemptResult result = run_workers(plan, place);
   if (result.ended_elsewhere) return Verdict{.text = forwarder.failure(), .final = true};
   return verdict_on(result);
+}
+
+// The first host of an elastic job: others come and go.
+std::optional<Verdict> Job::run_first_host() {
+  StoreOpener opener;
+  const int port = secret_ ? prepare_guarded_store(0, opener) : prepare_store(0, opener);
+  std::string why;
+  const auto store = opener(why);
+  Place place = place_of_store(0, port);
+  place.world = workers_;
+  place.run_id = options_.run_id.empty() ? family_.mark() : options_.run_id;
+  JobSteward steward(options_, limit_);
+  AttemptPlan plan{.steward = &steward};
+  plan.started = [&] {
+    steward.serve(store);
+    steward.open_to_guests(store, workers_, place.run_id);
+  };
+  plan.broken = [&] { return forwarder_ && !forwarder_->failure().empty(); };
+  const AttemptResult result = run_workers(plan, place);
+  auto verdict = verdict_on(result);
+  if (result.ended_elsewhere)
+    verdict = Verdict{.text = forwarder_->failure(), .final = true};
+  if (verdict) {
+    steward.dismiss_guests(verdict->text, verdict->exit_code,
+                           std::min(limit_, grace_ + milliseconds(5'000)));
+  }
+  return verdict;
+}
+
+std::optional<Verdict> Job::run_as_guest() {
+  StoreOpener opener;
+  const int port = secret_ ? prepare_guarded_store(0, opener) : prepare_store(0, opener);
+  const std::string address = group::endpoint(options_.master_addr, options_.master_port);
+  GuestLink link({host_name(), workers_}, address, std::move(opener), limit_);
+  while (!link.entry()) {
+    if (const std::string lost = link.lost(); !lost.empty())
+      return Verdict{.text = lost, .final = true};
+    if (const int signal = signals_.take()) return interrupted_by(signal);
+    pollfd fds[]{{signals_.fd(), POLLIN, 0}, {link.fd(), POLLIN, 0}};
+    poll(fds, 2, 100);
+  }
+  const GuestLink::Entry entry = *link.entry();
+  Place place = place_of_store(0, port);
+  place.first_rank = entry.first_rank;
+  place.world = entry.first_rank + workers_;
+  place.node = entry.guest;
+  place.run_id = entry.run_id;
+  GuestSteward steward(link);
+  AttemptPlan plan{.steward = &steward};
+  plan.elsewhere_fd = link.fd();
+  plan.elsewhere = [] { return false; };  // the steward has read it
+  plan.broken = [&] { return forwarder_ && !forwarder_->failure().empty(); };
+  const AttemptResult result = run_workers(plan, place);
+  if (result.ended_elsewhere) return Verdict{.text = forwarder_->failure(), .final = true};
+  auto verdict = verdict_on(result);
+  if (verdict && !verdict->failure && !result.over.empty())
+    verdict->exit_code = steward.exit_code();
+  return verdict;
 }
 
 // Several hosts without a secret: everybody connects to the store itself. Gives its port.
@@ -331,15 +358,20 @@ std::optional<Verdict> Job::wait_until_all_are_done(int attempt) {
   return std::nullopt;
 }
 
+Place Job::place_of_store(int attempt, int port) const {
+  Place place{.attempt = attempt, .node = options_.node_rank};
+  place.master = secret_ ? "127.0.0.1" : options_.master_addr;
+  place.port = secret_ ? workers_door_ : port;
+  return place;
+}
+
 Place Job::place_among(const NodeNews& news, int attempt) const {
-  Place place{.attempt = attempt};
+  Place place = place_of_store(attempt, news.nodes[0]->port);
   for (int node = 0; node < options_.nodes; ++node) {
     const NodeState& state = *news.nodes[static_cast<size_t>(node)];
     if (node < options_.node_rank) place.first_rank += state.workers;
     place.world += state.workers;
   }
-  place.master = secret_ ? "127.0.0.1" : options_.master_addr;
-  place.port = secret_ ? workers_door_ : news.nodes[0]->port;
   place.run_id = news.nodes[0]->run_id;
   return place;
 }
@@ -409,8 +441,8 @@ std::map<std::string, std::string> Job::environment(int local_rank,
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"WORLD_SIZE", world},
       {"LOCAL_WORLD_SIZE", std::to_string(workers_)},
-      {"GROUP_RANK", std::to_string(options_.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+      {"GROUP_RANK", std::to_string(place.node)},
+      {"GROUP_WORLD_SIZE", std::to_string(std::max(options_.nodes, place.node + 1))},
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", world},
       {"ROLE_NAME", "default"},
@@ -427,7 +459,8 @@ std::map<std::string, std::string> Job::environment(int local_rank,
     if (!std::getenv(name)) variables[name] = value;
   };
   unless_set("OMP_NUM_THREADS", std::to_string(threads_per_worker(workers_)));
-  unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  // 1: a worker whose peer died is ended; 2: only its communicators are.
+  unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", options_.elastic ? "2" : "1");
   // Else what a Python worker prints would come when it ends, for its stdout is a pipe.
   unless_set("PYTHONUNBUFFERED", "1");
   for (const auto& [name, value] : options_.environment) variables[name] = value;

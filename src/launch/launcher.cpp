@@ -23,11 +23,14 @@ int threads_of_this_process() {
 
 void check_elastic(int workers, const LaunchOptions& options) {
   const ElasticLaunch& elastic = *options.elastic;
-  if (options.nodes > 1) {
-    throw ConfigError("an elastic job is one of one host; nodes is " +
+  if (elastic.min_nodes < 1 || elastic.min_nodes > options.nodes) {
+    throw ConfigError("min nodes is " + std::to_string(elastic.min_nodes) +
+                      "; it must be 1 to the number of nodes, " +
                       std::to_string(options.nodes));
   }
-  if (elastic.min_workers < 1 || elastic.min_workers > workers) {
+  // Other hosts bring workers of their own.
+  const bool too_many = options.nodes == 1 && elastic.min_workers > workers;
+  if (elastic.min_workers < 1 || too_many) {
     throw ConfigError("min workers is " + std::to_string(elastic.min_workers) + "; with " +
                       std::to_string(workers) + " workers it must be 1 to " +
                       std::to_string(workers));

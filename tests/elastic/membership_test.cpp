@@ -169,6 +169,42 @@ TEST_F(ElasticMembership, WhoIsSilentIsGivenUp) {
   EXPECT_EQ(members_->take_stuck(), (std::vector<int>{1, 2})) << "heard, but never came";
 }
 
+TEST_F(ElasticMembership, NothingBeginsWhileHostsAreMissing) {
+  begin(2);
+  members_->hold(true);
+  ready(0);
+  ready(1);
+  turn(milliseconds(10'000));
+  EXPECT_EQ(members_->generation(), -1);
+  members_->hold(false);
+  turn();
+  EXPECT_EQ(members_->generation(), 0);
+}
+
+TEST_F(ElasticMembership, WhoWasToldAndHasNotAnsweredIsWaitedFor) {
+  form(3);
+  EXPECT_FALSE(members_->waits_for(0));
+  members_->ended(1, "rank 1 ended", now_);
+  EXPECT_TRUE(members_->waits_for(0));
+  EXPECT_FALSE(members_->waits_for(1)) << "it is dead";
+  say(0, "heard 0");
+  ready(2);
+  turn();
+  EXPECT_FALSE(members_->waits_for(0));
+  EXPECT_FALSE(members_->waits_for(2));
+}
+
+TEST_F(ElasticMembership, AMessageFromBeforeAWorkerIsKnownIsReadWhenItIs) {
+  form(1);
+  mail_[5] = std::make_unique<group::WorkerMailbox>(store_, 5);  // of another host
+  ready(5);
+  turn();
+  EXPECT_EQ(heard(0), Texts{});
+  members_->started(5, now_);
+  turn();
+  EXPECT_EQ(heard(0), Texts{"wanted 0"});
+}
+
 TEST_F(ElasticMembership, IsFinishedWhenAllMembersAreDone) {
   form(2);
   say(0, "ready 9 1");

@@ -32,6 +32,16 @@ std::optional<std::string> WorkerMailbox::receive(std::chrono::milliseconds limi
   } catch (const c10::Error&) {
     return std::nullopt;
   }
+  return take(key);
+}
+
+std::optional<std::string> WorkerMailbox::receive_now() {
+  const std::string key = to_ + std::to_string(received_);
+  if (!store_->check({key})) return std::nullopt;
+  return take(key);
+}
+
+std::string WorkerMailbox::take(const std::string& key) {
   std::string text = store_->get_to_str(key);
   store_->deleteKey(key);
   ++received_;
@@ -48,7 +58,10 @@ void WorkerMailbox::wake() {
 LauncherMailbox::LauncherMailbox(c10::intrusive_ptr<c10d::Store> store)
     : store_(std::move(store)) {}
 
-void LauncherMailbox::add(int worker) { workers_[worker]; }
+void LauncherMailbox::add(int worker) {
+  workers_[worker];
+  seen_ = -1;  // it may have written before
+}
 void LauncherMailbox::remove(int worker) { workers_.erase(worker); }
 
 void LauncherMailbox::send(int worker, const std::string& text) {

@@ -44,10 +44,14 @@ class WorkerMailbox {
   void send(const std::string& text);
   // Waits for the next message, `limit` at most. Throws when the store is gone.
   std::optional<std::string> receive(std::chrono::milliseconds limit);
+  // The next message if it has come already; only where nobody calls receive().
+  std::optional<std::string> receive_now();
   // Makes receive() return: puts a message of one's own behind those that have come.
   void wake();
 
  private:
+  std::string take(const std::string& key);
+
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string from_, to_;
   std::mutex mutex_;

@@ -112,7 +112,7 @@ bool Membership::all_are_here(Time now) const {
     if (worker.member) return false;
     newcomers_missing = true;
   }
-  if (ready == 0 || ready < options_.min_workers) return false;
+  if (held_ || ready == 0 || ready < options_.min_workers) return false;
   // The first generation is that of all who were started.
   if (generation_ < 0) return !newcomers_missing;
   return !newcomers_missing || now - *gathering_ >= options_.grace;
@@ -170,6 +170,12 @@ std::string Membership::why_over(int to_come) const {
 bool Membership::is_member(int worker) const {
   const auto found = workers_.find(worker);
   return found != workers_.end() && found->second.member;
+}
+
+bool Membership::waits_for(int worker) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.member && told_ && !found->second.heard &&
+         !found->second.ready;
 }
 
 bool Membership::busy() const {

@@ -36,6 +36,10 @@ class Membership {
   void started(int worker, Time now);
   // `how`: "rank 2 ended by SIGKILL".
   void ended(int worker, const std::string& how, Time now);
+  // While it is held, no generation begins: hosts are missing.
+  void hold(bool held) { held_ = held; }
+  // Whether a member was told that its generation is over and has not answered.
+  bool waits_for(int worker) const;
   // Reads and writes messages. To be called often.
   void turn(Time now);
 
@@ -80,6 +84,7 @@ class Membership {
   bool formed_ = false;  // any generation, ever
   bool known_ = false;
   bool finished_ = false;
+  bool held_ = false;
   bool wanted_ = false;                         // members were told that somebody waits
   std::optional<Time> gathering_{Time::min()};  // since when; none: a generation trains
   std::optional<Time> told_;                    // when members were told that it is over

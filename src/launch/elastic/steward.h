@@ -1,60 +1,37 @@
 // What an attempt asks when its job is elastic: whether it goes on without a worker, whom
 // to start, whom to kill.
 #pragma once
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "brigade/launch.h"
-#include "launch/elastic/membership.h"
-
-namespace c10d {
-class Store;
-}
-
 namespace brigade::launching {
 
-// Not thread-safe: the attempt's loop calls it.
+// Workers go by their place among those that this host has started, from 0. Not
+// thread-safe: the attempt's loop calls it.
 class Steward {
  public:
-  // `limit`: how long a worker may take to become ready, if it is more than a minute.
-  Steward(const ElasticLaunch& options, int max_restarts, std::chrono::milliseconds limit)
-      : options_(options), limit_(limit), restarts_left_(max_restarts) {}
-
-  // The store that the workers use. To be called once, after the first have been started.
-  void serve(c10::intrusive_ptr<c10d::Store> store);
-  void started(int worker, int local_rank);
+  virtual ~Steward() = default;
+  // The job's number of this host's worker 0; the others' follow.
+  virtual int first_number() const = 0;
+  virtual void started(int worker, int local_rank) = 0;
   // Whether the job goes on without it. `how`: "rank 2 ended by SIGKILL".
-  bool goes_on_without(int worker, bool ended_well, const std::string& how);
+  virtual bool goes_on_without(int worker, bool ended_well, const std::string& how) = 0;
 
   struct Wishes {
     std::vector<int> start;  // local ranks
-    std::vector<int> kill;   // workers, by number
+    std::vector<int> kill;   // workers
     // All is done: workers that wait for a place are not needed.
     bool finished = false;
   };
-  Wishes turn();
+  virtual Wishes turn() = 0;
   // Why the job is over; empty: it is not.
-  const std::string& over() const { return over_; }
-  bool is_member(int worker) const { return membership_ && membership_->is_member(worker); }
+  virtual const std::string& over() const = 0;
+  virtual bool is_member(int worker) const = 0;
+  // Whether this host's launcher must stay when none of its workers is left.
+  virtual bool must_stay() const = 0;
   // How long the loop may sleep.
-  std::chrono::milliseconds patience() const;
-
- private:
-  int to_come() const;
-
-  const ElasticLaunch options_;
-  const std::chrono::milliseconds limit_;
-  int restarts_left_;
-  std::unique_ptr<group::LauncherMailbox> mail_;
-  std::unique_ptr<Membership> membership_;
-  std::map<int, int> local_ranks_;  // of living workers, by number
-  std::vector<int> to_start_;       // local ranks
-  std::string over_;
+  virtual std::chrono::milliseconds patience() const = 0;
 };
 
 }  // namespace brigade::launching

@@ -31,6 +31,7 @@ struct RunArguments {
   std::string secret;
   int max_restarts = 0;
   bool elastic = false;
+  std::string join;
   std::optional<int> min_workers;
   bool replace = false;
   std::optional<int> grace_ms;
@@ -77,14 +78,27 @@ int count_workers(const std::string& text) {
   return to_int(text, "--nproc-per-node", 1, 4096);
 }
 
-// "2", or torchrun's "2:2"; a job that grows and shrinks is another matter.
-int count_nodes(const std::string& text) {
+struct NodeRange {
+  int least = 1;
+  int most = 1;
+};
+
+// "2", or torchrun's "2:4" for jobs that grow and shrink.
+NodeRange count_nodes(const std::string& text, bool elastic) {
+  constexpr int kMost = 16'384;
   const auto parts = split(text, ':');
-  if (parts.size() == 2 && parts[0] != parts[1]) {
-    throw ConfigError("--nnodes is '" + text +
-                      "'; a range is not supported, give one number");
+  if (parts.size() != 2) {
+    const int nodes = to_int(text, "--nnodes", 1, kMost);
+    return {nodes, nodes};
   }
-  return to_int(parts.empty() ? text : parts[0], "--nnodes", 1, 65'536);
+  NodeRange range;
+  range.least = to_int(parts[0], "--nnodes' least", 1, kMost);
+  range.most = to_int(parts[1], "--nnodes' most", range.least, kMost);
+  if (range.least != range.most && !elastic) {
+    throw ConfigError("--nnodes is '" + text +
+                      "'; a range is for jobs with --elastic, others take one number");
+  }
+  return range;
 }
 
 // "3" for all workers, or "0:1,1:2" for some; 1 is stdout, 2 stderr, 3 both.
@@ -156,15 +170,35 @@ std::optional<ElasticLaunch> elastic_from(const RunArguments& arguments) {
   return std::nullopt;
 }
 
-LaunchOptions options_from(const RunArguments& arguments) {
+// --join ADDR is what another host of an elastic job says, in short.
+RunArguments with_join_spelled_out(RunArguments arguments) {
+  if (arguments.join.empty()) return arguments;
+  if (arguments.replace || arguments.min_workers || arguments.grace_ms ||
+      arguments.max_restarts || arguments.standalone) {
+    throw ConfigError(
+        "--join goes without --replace, --max-restarts, --min-workers, --grace and "
+        "--standalone: the host that began the job decides these");
+  }
+  arguments.elastic = true;
+  arguments.endpoint = arguments.join;
+  arguments.nodes = "1:16384";
+  arguments.node_rank = std::max(1, arguments.node_rank);
+  return arguments;
+}
+
+LaunchOptions options_from(const RunArguments& given) {
+  const RunArguments arguments = with_join_spelled_out(given);
   LaunchOptions options;
-  options.nodes = arguments.standalone ? 1 : count_nodes(arguments.nodes);
+  const NodeRange nodes =
+      arguments.standalone ? NodeRange{} : count_nodes(arguments.nodes, arguments.elastic);
+  options.nodes = nodes.most;
   options.node_rank = arguments.standalone ? 0 : arguments.node_rank;
   if (!arguments.standalone) set_master(arguments, options);
   options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
   options.max_restarts = arguments.max_restarts;
   options.elastic = elastic_from(arguments);
+  if (options.elastic) options.elastic->min_nodes = nodes.least;
   if (options.elastic && arguments.replace && arguments.max_restarts == 0)
     options.max_restarts = kReplacements;
   options.log_dir = arguments.log_dir;
@@ -218,6 +252,8 @@ constexpr const char* kExamples = R"(Examples:
   brigade run -n 4 train.py
   brigade run -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 ./train   (on 10.0.0.1)
   brigade run -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train   (on the other)
+  brigade run --elastic -n 8 --nnodes 1:4 --master-addr 10.0.0.1 ./train     (on 10.0.0.1)
+  brigade run --join 10.0.0.1 -n 8 ./train                                   (on others, at any time)
 
 The exit code is that of the first worker that failed, or 128 + the signal that ended it.
 Options that torchrun knows can be written with underscores, and set through PET_NAME.)";
@@ -252,7 +288,8 @@ void add_run(CLI::App& app, int&) {
   auto a = std::make_shared<RunArguments>();
   add(*run_app, "-n,", "nproc-per-node", a->workers,
       "workers on this host: a number, auto, cpu or gpu");
-  add(*run_app, "", "nnodes", a->nodes, "hosts of the job");
+  add(*run_app, "", "nnodes", a->nodes,
+      "hosts of the job; with --elastic a range, MIN:MAX");
   add(*run_app, "", "node-rank", a->node_rank, "which of the hosts this is, from 0");
   add(*run_app, "", "master-addr", a->master_addr, "address of node rank 0's host");
   add(*run_app, "", "master-port", a->master_port,
@@ -270,6 +307,10 @@ void add_run(CLI::App& app, int&) {
       "start all workers again so often when one fails");
   run_app->add_flag("--elastic", a->elastic,
                     "go on when a worker dies: for programs that call join_job()");
+  run_app
+      ->add_option("--join", a->join,
+                   "this host joins the elastic job whose first host is at ADDR[:PORT]")
+      ->type_name("ADDR");
   run_app->add_option("--min-workers", a->min_workers,
                       "with --elastic: end when fewer are left and none is to come");
   run_app->add_flag("--replace", a->replace,
