@@ -157,12 +157,16 @@ TEST(TrainingLog, LeavesMetricsEventsATraceAndAReport) {
   EXPECT_GT(parsed[3]["bytes_sent"], parsed[0]["bytes_sent"]);
   const nlohmann::json trace = nlohmann::json::parse(text_of(place + "trace.json"));
   std::set<int> ranks, steps;
+  int forward_passes = 0;
   for (const auto& event : trace["traceEvents"]) {
     ranks.insert(event["pid"].get<int>());
-    if (event.value("cat", "") == "forward") steps.insert(event["args"]["step"].get<int>());
+    if (event.value("cat", "") != "forward") continue;
+    ++forward_passes;
+    steps.insert(event["args"]["step"].get<int>());
   }
   EXPECT_EQ(ranks, (std::set<int>{0, 1}));
   EXPECT_EQ(steps, (std::set<int>{0, 1})) << "the traced steps, from the first on";
+  EXPECT_EQ(forward_passes, 4) << "two steps of two ranks";
   EXPECT_NE(text_of(place + "report.html").find("my &lt;training&gt;"), std::string::npos);
   std::string events;
   for (const auto& entry : std::filesystem::directory_iterator(place + "tensorboard"))
