@@ -10,6 +10,7 @@
 #include "report/charts.h"
 #include "report/style.h"
 #include "report/svg.h"
+#include "report/waiting.h"
 
 namespace brigade::report {
 namespace {
@@ -251,6 +252,10 @@ std::string report_html(const RunRecord& record) {
   }
   for (const Table& table : record.tables)
     section(html, escaped(table.title), escaped(table.note), table_html(table));
+  if (record.series.size() == 1) {  // of many side by side it would be too much
+    for (const Table& table : waiting_tables(record.series[0].spans))
+      section(html, escaped(table.title), escaped(table.note), table_html(table));
+  }
   section(html, "Repeat it", "", repeat(record));
   html << "<footer>Written by brigade; everything is in this file.</footer></main><div "
           "id=tip></div><script>"

@@ -1,0 +1,34 @@
+// Where the time of a step goes that is no computing: which bucket the step waits for, and
+// which rank the others wait for.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "brigade/report/run_record.h"
+
+namespace brigade::report {
+
+// A bucket over the recorded steps and ranks: medians.
+struct BucketWaiting {
+  std::int64_t bucket = 0;
+  std::int64_t bytes = 0;  // sent by a rank in a step
+  double reduce_ms = 0;    // from its hand-over to the end of its last collective
+  double exposed_ms = 0;   // the part of it after the last bucket's hand-over
+};
+std::vector<BucketWaiting> waiting_by_bucket(std::span<const Span> spans);
+
+// A rank over the recorded steps: medians.
+struct RankWaiting {
+  int rank = 0;
+  double compute_ms = 0;  // from the step's begin to the last bucket's hand-over
+  double wait_ms = 0;     // from there to the end of the last reduction
+  // It computes for more than kStraggles times the median of all ranks: they wait for it.
+  bool straggles = false;
+};
+constexpr double kStraggles = 1.25;
+std::vector<RankWaiting> waiting_by_rank(std::span<const Span> spans);
+
+// Both for a report; empty where nothing was recorded.
+std::vector<Table> waiting_tables(std::span<const Span> spans);
+
+}  // namespace brigade::report
