@@ -77,7 +77,7 @@ function(brigade_unity target)
 endfunction()
 
 # brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade_objects' has ATen and c10d, brigade_torch_headers' all
-# of torch/torch.h. g++ takes one only under the options it was made with.
+# of torch/torch.h, at -O0. g++ takes one only under the options it was made with.
 function(brigade_share_headers target owner)
   target_compile_options(${target} PRIVATE -fPIC)
   get_target_property(visibility ${owner} CXX_VISIBILITY_PRESET)
@@ -87,8 +87,13 @@ function(brigade_share_headers target owner)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# Tests and examples: what they wait for is in the libraries.
+# brigade_quick_to_compile(TARGET [LEVEL]): for tests and examples: what they wait for is in the libraries. -O0 takes a quarter less than -O1 where
+# torch/torch.h is included.
 function(brigade_quick_to_compile target)
+  set(level -O1)
+  if(ARGN)
+    set(level ${ARGN})
+  endif()
   # At -O1 g++ takes optionals of LibTorch for uninitialized.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${level}> -Wno-maybe-uninitialized)
 endfunction()
