@@ -7,6 +7,7 @@
 
 #include "base/exception_text.h"
 #include "base/huge_pages.h"
+#include "group/abort_switch.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::engine {
@@ -35,7 +36,12 @@ Engine::Engine(ProcessGroup group, std::string name)
       failure_store_(group_, name_),
       watcher_(
           group_, failure_store_, [this] { return oldest(); },
-          [this](const std::string& why) { fail_all(why); }) {}
+          [this](const std::string& why) {
+            fail_all(why);
+            // The device would wait on, and so would the host behind it.
+            if (group_.works_on_device() && !aborted_.exchange(true))
+              group::abort_on_device(groups_on_device());
+          }) {}
 
 Engine::~Engine() {
   const bool closed_here = closed_by_ == std::this_thread::get_id();
@@ -123,7 +129,7 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
     traffic_.begin_step();
     ++step_;
   }
-  if (!runs_inline_) watcher_.start();
+  if (group_.size() > 1) watcher_.start();
   const bool as_it_is = bucket.buffer().is_sparse() && !hook_->takes_sparse();
   std::shared_ptr<Hook> hook = as_it_is ? sparse : hook_;
   auto run = std::make_shared<BucketRun>(shared_from_this(), pipeline_, std::move(hook),
@@ -149,6 +155,11 @@ void Engine::advise_huge_pages(const Bucket& bucket) {
 void Engine::order_stream(BucketRun& run) {
   const c10::Device device = run.bucket.buffer().device();
   if (device.is_cpu()) return;
+  if (torch_port::is_capturing()) {
+    throw Error("hook '" + run.hook->name() +
+                "': the backward pass is being recorded as a CUDA graph; a hook decides on "
+                "the host what to send: keep backward() out of the graph");
+  }
   if (!device_lanes_) device_lanes_.emplace(device);
   // Over Gloo stations are threads, and one stream is enough for what is little beside the
   // copies to the host and back.
@@ -170,6 +181,7 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
                                         run.describe() + ": " + text));
     return;
   }
+  if (run.device_lanes && group_.size() > 1) device_work_.add(*run.stream, run.describe());
   const auto now = Clock::now();
   const HookTraffic cost = run.total_cost(now);
   std::lock_guard lock(mutex_);
@@ -219,7 +231,7 @@ HookStats Engine::stats() const {
 Engine::Waiting::Waiting(Engine& engine) : engine_(engine) {
   std::lock_guard lock(engine.mutex_);
   engine.waiting_since_ = Clock::now();
-  if (!engine.runs_inline_) engine.watcher_.start();
+  if (engine.group_.size() > 1) engine.watcher_.start();
 }
 
 Engine::Waiting::~Waiting() {
@@ -227,7 +239,10 @@ Engine::Waiting::~Waiting() {
   engine_.waiting_since_.reset();
 }
 
-std::optional<Watcher::Watched> Engine::oldest() const {
+std::optional<Watcher::Watched> Engine::oldest() {
+  if (group_.works_on_device() && !aborted_) {
+    if (auto found = oldest_on_device()) return found;
+  }
   std::shared_ptr<BucketRun> run;
   {
     std::lock_guard lock(mutex_);
@@ -236,6 +251,45 @@ std::optional<Watcher::Watched> Engine::oldest() const {
     run = outstanding_.begin()->second;
   }
   return Watcher::Watched{run->started, run->describe()};
+}
+
+std::optional<Watcher::Watched> Engine::oldest_on_device() {
+  std::optional<Watcher::Watched> found;
+  std::string error;
+  try {
+    found = device_work_.oldest();
+  } catch (const std::exception& failure) {
+    error = base::cause_of(failure);
+  }
+  if (error.empty()) error = error_of_nccl();
+  if (error.empty()) return found;
+  if (!found) found = Watcher::Watched{Clock::now(), device_work_.last()};
+  found->error = error;
+  return found;
+}
+
+std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> Engine::groups_on_device() {
+  std::vector<ProcessGroup> groups = station_groups_.all();
+  groups.push_back(group_);
+  // Not while one of them is being made, which may take long.
+  if (std::unique_lock lock(host_mutex_, std::try_to_lock); lock) {
+    for (const auto& [key, of_host] : host_groups_)
+      for (const ProcessGroup& group : {of_host.mates, of_host.peers})
+        if (group) groups.push_back(group);
+  }
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> found;
+  for (const ProcessGroup& group : groups)
+    if (group.works_on_device()) found.push_back(group.c10d());
+  return found;
+}
+
+std::string Engine::error_of_nccl() {
+  for (const auto& group : groups_on_device()) {
+    const auto backend = group->getBackend(c10::DeviceType::CUDA);
+    if (std::string error = torch_port::error_of_nccl(*backend); !error.empty())
+      return error;
+  }
+  return {};
 }
 
 void Engine::fail_all(const std::string& why) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
 #include "engine/comm/device_lanes.h"
+#include "engine/failure/device_work.h"
 #include "engine/failure/failure_store.h"
 #include "engine/failure/watcher.h"
 #include "engine/pipeline.h"
@@ -113,7 +115,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   HostGroups& host_groups(const ProcessGroup& base);
   // For names in the store of `over`.
   std::string name_in(const ProcessGroup& over);
-  std::optional<Watcher::Watched> oldest() const;
+  std::optional<Watcher::Watched> oldest();
+  std::optional<Watcher::Watched> oldest_on_device();
+  // Those with communicators of NCCL's that exist by now.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_on_device();
+  std::string error_of_nccl();
   void fail_all(const std::string& why);
 
   const ProcessGroup group_;
@@ -129,6 +135,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mutex host_mutex_;
   std::map<const c10d::ProcessGroup*, HostGroups> host_groups_;
   FailureStore failure_store_;
+  DeviceWork device_work_;
+  std::atomic<bool> aborted_ = false;  // what is on the device
   Watcher watcher_;
 
   mutable std::mutex mutex_;

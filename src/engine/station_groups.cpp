@@ -16,17 +16,31 @@ StationGroups::~StationGroups() {
 }
 
 void StationGroups::clear() {
+  std::lock_guard lock(mutex_);
   for (Station& station : stations_) station.clear();
 }
 
 c10d::ProcessGroup& StationGroups::get(size_t station, const ProcessGroup& group,
                                        int channel, const std::string& name) {
-  Duplicate& found = stations_[station][{group.c10d().get(), channel}];
-  if (!found.own) {
-    const std::string full = name + "/station" + std::to_string(station);
-    found = {group, group.duplicate(channel == 0 ? full : full + "/odd")};
+  const std::pair key(group.c10d().get(), channel);
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = stations_[station].find(key);
+    if (found != stations_[station].end()) return *found->second.own.c10d();
   }
-  return *found.own.c10d();
+  const std::string full = name + "/station" + std::to_string(station);
+  Duplicate made{group, group.duplicate(channel == 0 ? full : full + "/odd")};
+  std::lock_guard lock(mutex_);
+  return *stations_[station].emplace(key, std::move(made)).first->second.own.c10d();
+}
+
+std::vector<ProcessGroup> StationGroups::all() const {
+  std::lock_guard lock(mutex_);
+  std::vector<ProcessGroup> groups;
+  for (const Station& station : stations_) {
+    for (const auto& [key, duplicate] : station) groups.push_back(duplicate.own);
+  }
+  return groups;
 }
 
 }  // namespace brigade::engine

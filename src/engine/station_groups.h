@@ -1,7 +1,9 @@
 // The stations' own connections.
 #pragma once
 #include <map>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "brigade/process_group.h"
 #include "engine/pipeline.h"
@@ -25,6 +27,8 @@ class StationGroups {
   // whose station it is.
   c10d::ProcessGroup& get(size_t station, const ProcessGroup& group, int channel,
                           const std::string& name);
+  // All that there are. Any thread may ask.
+  std::vector<ProcessGroup> all() const;
   // Ends them here. REQUIRES: not called by a thread of one of the groups.
   void clear();
 
@@ -35,6 +39,7 @@ class StationGroups {
     ProcessGroup of, own;
   };
   using Station = std::map<std::pair<const c10d::ProcessGroup*, int>, Duplicate>;
+  mutable std::mutex mutex_;  // for the maps; never held while a group is made
   Station stations_[kStations];
 };
 

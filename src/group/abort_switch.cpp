@@ -82,13 +82,21 @@ void AbortSwitch::abort(const std::string& why) {
       if (auto alive = group.lock()) living.push_back(std::move(alive));
   }
   works_->give_up(why);
-  for (const auto& group : living) {
-    try {
-      group->getBackend(c10::DeviceType::CUDA)->abort();
-    } catch (const std::exception&) {
-      // It has failed already, and nobody waits for it any more.
-    }
+  abort_on_device(living);
+}
+
+void abort_on_device(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups) {
+  std::vector<std::thread> threads;
+  for (const auto& group : groups) {
+    threads.emplace_back([&group] {
+      try {
+        group->getBackend(c10::DeviceType::CUDA)->abort();
+      } catch (const std::exception&) {
+        // It has failed already, and nobody waits for it any more.
+      }
+    });
   }
+  for (std::thread& thread : threads) thread.join();
 }
 
 bool AbortSwitch::aborted() const {

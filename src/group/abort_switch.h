@@ -64,6 +64,10 @@ class AbortableStore : public c10d::PrefixStore {
   const std::shared_ptr<AbortSwitch> abort_;
 };
 
+// Aborts NCCL's communicators of these groups: kernels that wait for a peer end. All at
+// once: one that waits on the device behind another's kernel could not end before it.
+void abort_on_device(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
+
 // Why the groups whose store this is were aborted; empty: they were not.
 std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store);
 

@@ -16,6 +16,15 @@ std::string look_of(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), " ", tensor.sizes());
 }
 
+// One kernel for many parameters takes them and their gradients as arrays of the same
+// order.
+bool fits_on_gpu(const SlotStep& step) {
+  return step.parameter.is_cuda() && step.gradient.is_cuda() &&
+         step.gradient.layout() == at::kStrided && step.parameter.is_floating_point() &&
+         step.parameter.is_non_overlapping_and_dense() &&
+         step.parameter.strides() == step.gradient.strides();
+}
+
 }  // namespace
 
 at::Tensor& Slots::tensor(size_t index, double fill) {
@@ -29,7 +38,7 @@ at::Tensor& Slots::tensor(size_t index, double fill) {
   return tensor;
 }
 
-void Optimizer::step_param(const at::Tensor& parameter, const at::Tensor& gradient) {
+void Optimizer::check(const at::Tensor& parameter, const at::Tensor& gradient) const {
   if (!parameter.defined() || !gradient.defined()) {
     throw ConfigError(name() + ": step_param got no " +
                       (parameter.defined() ? "gradient" : "parameter"));
@@ -43,15 +52,44 @@ void Optimizer::step_param(const at::Tensor& parameter, const at::Tensor& gradie
                       ": can't step with a sparse gradient; use sgd or adagrad for this "
                       "parameter, or an embedding without sparse gradients");
   }
+}
+
+void Optimizer::step_param(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (parameter.defined() && parameter.is_cuda())
+    return step_params({{parameter, gradient}});
+  check(parameter, gradient);
   at::NoGradGuard no_grad;
-  at::Tensor changed = parameter;
-  Slots& slots = slots_of(parameter);
+  SlotStep begun = begin_step({parameter, gradient});
+  step(begun.parameter, begun.gradient, *begun.slots);
+}
+
+SlotStep Optimizer::begin_step(const ParameterStep& step) {
+  Slots& slots = slots_of(step.parameter);
   ++slots.step;
-  step(changed,
-       gradient.scalar_type() == parameter.scalar_type()
-           ? gradient
-           : gradient.to(parameter.scalar_type()),
-       slots);
+  const at::ScalarType dtype = step.parameter.scalar_type();
+  return {step.parameter,
+          step.gradient.scalar_type() == dtype ? step.gradient : step.gradient.to(dtype),
+          &slots};
+}
+
+void Optimizer::step_params(const std::vector<ParameterStep>& steps) {
+  for (const ParameterStep& each : steps) check(each.parameter, each.gradient);
+  at::NoGradGuard no_grad;
+  // By device and dtype, which a kernel takes one of.
+  std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<SlotStep>> on_gpu;
+  for (const ParameterStep& each : steps) {
+    SlotStep begun = begin_step(each);
+    if (fits_on_gpu(begun)) {
+      on_gpu[{begun.parameter.device().index(), begun.parameter.scalar_type()}].push_back(
+          std::move(begun));
+    } else {
+      step(begun.parameter, begun.gradient, *begun.slots);
+    }
+  }
+  for (auto& [kind, list] : on_gpu) {
+    if (step_on_gpu(list)) continue;
+    for (SlotStep& begun : list) step(begun.parameter, begun.gradient, *begun.slots);
+  }
 }
 
 Slots& Optimizer::slots_of(const at::Tensor& parameter) {

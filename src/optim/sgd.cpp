@@ -1,6 +1,7 @@
 #include "brigade/optim/sgd.h"
 
 #include "optim/arithmetic.h"
+#include "optim/gpu_steps.h"
 
 namespace brigade::optim {
 
@@ -38,6 +39,21 @@ void SGDOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
     g = nesterov ? velocity.mul(momentum).add_(g) : velocity;
   }
   parameter.add_(g, -lr);
+}
+
+void SGDOptions::step_on_gpu(const std::vector<SlotStep>& steps) const {
+  // The kernel takes those whose velocity begins apart from the others.
+  std::map<bool, GpuSteps> by_fresh;
+  for (const SlotStep& step : steps) {
+    const bool fresh = momentum != 0 && !step.slots->tensors[0].defined();
+    GpuSteps& list = by_fresh[fresh];
+    list.add(step);
+    if (momentum != 0) list.first.push_back(step.slots->tensor(0));
+  }
+  for (auto& [fresh, list] : by_fresh) {
+    at::_fused_sgd_(list.parameters, list.gradients, list.first, weight_decay, momentum, lr,
+                    dampening, nesterov, maximize, fresh);
+  }
 }
 
 }  // namespace brigade::optim

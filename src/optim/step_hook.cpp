@@ -195,6 +195,8 @@ void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
 void StepHook::finish(Reduced& reduced) {
   at::NoGradGuard no_grad;
   std::lock_guard lock(stepping_);
+  if (!reduced.result.is_cpu() && !reduced.result.is_sparse())
+    return finish_together(reduced);
   for (BucketItem& item : reduced.items) {
     at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
     // One parameter at a time: the step finds it in the cache.
@@ -208,6 +210,24 @@ void StepHook::finish(Reduced& reduced) {
       write_gradient(item.parameter, gradient);
     }
   }
+}
+
+// On a device one pass over a bucket takes as long as one over a small parameter.
+void StepHook::finish_together(Reduced& reduced) {
+  if (reduced.scale != 1) reduced.result.mul_(reduced.scale);
+  std::map<const Attached*, std::vector<ParameterStep>> steps;
+  for (BucketItem& item : reduced.items) {
+    if (!item.used) continue;
+    const at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
+    if (item.attached) {
+      const StepOptions& options = item.attached->options;
+      if (options.clip_grad_value) clip(gradient, *options.clip_grad_value);
+      steps[item.attached].push_back({item.parameter, gradient});
+    } else if (owns_gradients_) {
+      write_gradient(item.parameter, gradient);
+    }
+  }
+  for (const auto& [attached, list] : steps) attached->stepper.all(list);
 }
 
 }  // namespace brigade::optim

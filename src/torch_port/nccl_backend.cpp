@@ -65,4 +65,21 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
   return module->make_backend(std::move(store), rank, size, timeout);
 }
 
+std::string error_of_nccl(c10d::Backend& backend) {
+  switch (backend.getError()) {
+    case c10d::ErrorType::SUCCESS:
+      return {};
+    case c10d::ErrorType::TIMEOUT:
+      return "NCCL: a collective was not complete within the time limit";
+    case c10d::ErrorType::REMOTE_ERROR:
+      return "NCCL: another rank has failed";
+    case c10d::ErrorType::COMM_ERROR:
+      break;
+  }
+  return "NCCL: a connection to another rank is lost, or NCCL has failed "
+         "(NCCL_DEBUG=WARN says more)";
+}
+
+bool is_capturing() { return loaded().module && loaded().module->is_capturing(); }
+
 }  // namespace brigade::torch_port

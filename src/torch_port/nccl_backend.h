@@ -26,6 +26,13 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
 
+// What NCCL itself has found out about the backend's collectives; empty: nothing wrong.
+// REQUIRES: the backend is one of NCCL's.
+std::string error_of_nccl(c10d::Backend& backend);
+
+// Whether the device's current stream is being recorded as a CUDA graph.
+bool is_capturing();
+
 // What the module exports, as `extern "C" const NcclModule* brigade_nccl_module()`.
 struct NcclModule {
   // Module and library must be of the same build.
@@ -33,6 +40,7 @@ struct NcclModule {
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
+  bool (*is_capturing)();
 };
 
 }  // namespace brigade::torch_port

@@ -1,5 +1,7 @@
 // libbrigade_nccl.so: the only file with NCCL's names. See nccl_backend.h.
 #define USE_C10D_NCCL
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <stdlib.h>
 #include <torch/headeronly/version.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -9,20 +11,57 @@
 namespace brigade::torch_port {
 namespace {
 
+// How much longer than the group's time limit NCCL's own watchdog waits: the engine's
+// error, at that limit, says more.
+constexpr std::chrono::seconds kSlack{3};
+
+// A variable of the environment, while it lives. Launchers set some for all groups of a
+// process; torch reads them when a group is made.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) {
+    if (const char* before = getenv(name)) before_ = before;
+    setenv(name, value, /*overwrite=*/1);
+  }
+  ~Setting() {
+    if (before_)
+      setenv(name_, before_->c_str(), /*overwrite=*/1);
+    else
+      unsetenv(name_);
+  }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
 c10::intrusive_ptr<c10d::Backend> make(c10::intrusive_ptr<c10d::Store> store, int rank,
                                        int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
+  options->timeout = timeout + kSlack;
+  // Torch would end the process when a collective fails, and before that hold up every
+  // collective for a minute, so that a dump can be written. This way it only aborts the
+  // communicator, at once: who waits goes on, and the next collective throws.
+  const Setting only_abort("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
+  const Setting no_dump("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
+  const Setting at_once("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0");
   auto backend =
       c10::make_intrusive<c10d::ProcessGroupNCCL>(std::move(store), rank, size, options);
   backend->setSequenceNumberForGroup();
   return backend;
 }
 
+bool current_stream_is_capturing() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+         c10::cuda::CaptureStatus::None;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const NcclModule* brigade_nccl_module() {
-  static const NcclModule module{TORCH_VERSION, make};
+  static const NcclModule module{TORCH_VERSION, make, current_stream_is_capturing};
   return &module;
 }
 

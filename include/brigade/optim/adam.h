@@ -33,6 +33,7 @@ struct BRIGADE_API AdamOptions {
                                                      "max_exp_avg_sq"};
   void check() const;
   void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  void step_on_gpu(const std::vector<SlotStep>& steps) const;
   static void fields(auto& self, auto&& field) { detail::adam_fields(self, field); }
 };
 

@@ -47,11 +47,24 @@ class BRIGADE_API TorchOptimizer {
 BRIGADE_API std::shared_ptr<TorchOptimizer> functional(
     std::shared_ptr<torch::optim::Optimizer> optimizer);
 
+// A parameter, and what it steps with.
+struct ParameterStep {
+  at::Tensor parameter = {};
+  at::Tensor gradient = {};
+};
+
 // An optimizer of any type. `description` must be equal on all ranks; it is the optimizer's
 // fingerprint(), if it has one.
 struct Stepper {
   std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step;
   std::string description = "optimizer";
+  // Many at once. Empty: one after the other.
+  std::function<void(const std::vector<ParameterStep>& steps)> step_all = nullptr;
+
+  void all(const std::vector<ParameterStep>& steps) const {
+    if (step_all) return step_all(steps);
+    for (const ParameterStep& each : steps) step(each.parameter, each.gradient);
+  }
 };
 
 template <class T>
@@ -69,6 +82,13 @@ Stepper stepper_of(std::shared_ptr<T> optimizer) {
     stepper.step = [optimizer](const at::Tensor& parameter, const at::Tensor& gradient) {
       optimizer->step_param(parameter, gradient);
     };
+    if constexpr (requires(const std::vector<ParameterStep>& steps) {
+                    optimizer->step_params(steps);
+                  }) {
+      stepper.step_all = [optimizer](const std::vector<ParameterStep>& steps) {
+        optimizer->step_params(steps);
+      };
+    }
   }
   return stepper;
 }

@@ -20,6 +20,7 @@
 
 #include "brigade/error.h"
 #include "brigade/export.h"
+#include "brigade/optim/functional.h"
 
 namespace brigade::optim {
 
@@ -44,6 +45,13 @@ struct Slots {
   at::Tensor& tensor(size_t index, double fill = 0);
 };
 
+// A parameter's step that is being done, with the parameter's dtype and layout.
+struct SlotStep {
+  at::Tensor parameter = {};
+  at::Tensor gradient = {};
+  Slots* slots = nullptr;
+};
+
 // step_param may run for different parameters at once, in different threads; nothing else
 // may run meanwhile. State and options are kept by parameter, whatever bucket it is in.
 // State tensors have the parameter's dtype, device and layout.
@@ -59,6 +67,9 @@ class BRIGADE_API Optimizer {
   // is cast to the parameter's. Throws ConfigError if the shapes differ. float32 on a CPU
   // takes one pass over memory; everything else takes ATen's operations.
   void step_param(const at::Tensor& parameter, const at::Tensor& gradient);
+  // The same for several, to the same bits. Adam, AdamW and SGD do it in one kernel on a
+  // GPU.
+  void step_params(const std::vector<ParameterStep>& steps);
 
   // Sets the learning rate from the next step on, for all parameters without options of
   // their own.
@@ -86,6 +97,8 @@ class BRIGADE_API Optimizer {
  protected:
   // `slots.step` counts this step already. Gradients are disabled.
   virtual void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) = 0;
+  // All at once, on a GPU. False, and nothing is changed, if it can't.
+  virtual bool step_on_gpu(std::vector<SlotStep>&) { return false; }
   virtual std::vector<std::string_view> slot_names() const = 0;
   virtual bool takes_sparse() const { return false; }
   using Values = std::map<std::string, std::string>;
@@ -95,6 +108,8 @@ class BRIGADE_API Optimizer {
                                              const Values& values) = 0;
 
  private:
+  void check(const at::Tensor& parameter, const at::Tensor& gradient) const;
+  SlotStep begin_step(const ParameterStep& step);
   Slots& slots_of(const at::Tensor& parameter);
   Slots read_slots(const OptimizerState& state, const std::string& parameter_name,
                    const at::Tensor& parameter) const;
@@ -126,6 +141,7 @@ BRIGADE_API void require(bool holds, const char* optimizer, const char* field, d
 //   check()       throws ConfigError for values out of range
 //   fields(self, visitor)             calls the visitor with each field's name and value
 //   step(parameter, gradient, slots)  changes the parameter, see Optimizer::step
+//   step_on_gpu(steps)                changes many at once; may be left out
 // clang-format on
 template <class Options>
 class OptimizerOf : public Optimizer {
@@ -177,6 +193,16 @@ class OptimizerOf : public Optimizer {
  protected:
   void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) override {
     options(parameter).step(parameter, gradient, slots);
+  }
+  bool step_on_gpu(std::vector<SlotStep>& steps) override {
+    if constexpr (requires(const Options& all) { all.step_on_gpu(steps); }) {
+      std::map<const Options*, std::vector<SlotStep>> by_options;
+      for (SlotStep& step : steps)
+        by_options[&options(step.parameter)].push_back(std::move(step));
+      for (auto& [own, theirs] : by_options) own->step_on_gpu(theirs);
+      return true;
+    }
+    return false;
   }
   std::vector<std::string_view> slot_names() const override {
     return {Options::kSlots.begin(), Options::kSlots.end()};

@@ -18,6 +18,7 @@ struct BRIGADE_API SGDOptions {
   static constexpr bool kTakesSparse = true;
   void check() const;
   void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) const;
+  void step_on_gpu(const std::vector<SlotStep>& steps) const;
   static void fields(auto& self, auto&& field) {
     field("lr", self.lr);
     field("momentum", self.momentum);

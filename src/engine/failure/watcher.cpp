@@ -53,13 +53,16 @@ void Watcher::check_peers() {
   // A station that connects cannot be interrupted; who waits for its bucket can.
   if (const std::string why = group::why_aborted(group_.store()); !why.empty())
     return fail_all_(why);
+  const auto fail = [&](const std::string& why) {
+    fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
+                                    oldest->description + ": " + why));
+  };
+  if (!oldest->error.empty()) return fail(oldest->error);
   const auto age = Clock::now() - oldest->started;
   if (age > group_.timeout() + kSlack) {
-    fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
-                                    oldest->description +
-                                    ": not complete within the time limit of " +
-                                    std::to_string(group_.timeout().count()) + " ms" +
-                                    failures_.describe_silent_ranks()));
+    fail("not complete within the time limit of " +
+         std::to_string(group_.timeout().count()) + " ms" +
+         failures_.describe_silent_ranks());
   } else if (age > kPatience) {
     failures_.beat();
     if (const auto cause = failures_.find()) fail_all_(*cause);

@@ -20,6 +20,7 @@ class Watcher {
   struct Watched {
     Clock::time_point started;
     std::string description;
+    std::string error = {};  // it has failed, and nobody else will say so
   };
   // Both are called by the watcher's thread only. `oldest` gives nothing when nothing is
   // under way. `fail_all` fails all that is.
