@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "fuzz.h"
-#include "train/data.h"
+#include "train/data/data.h"
 #include "train/lr_schedule.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // What brigade train reads: each way a file can be wrong has one error that names the
 // place.
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <gtest/gtest.h>
 

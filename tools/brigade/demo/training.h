@@ -7,7 +7,7 @@
 
 #include "brigade/process_group.h"
 #include "common/records.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 namespace brigade::tool {
 

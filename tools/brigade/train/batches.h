@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "train/data.h"
+#include "train/data/data.h"
 
 namespace brigade {
 class DistributedSampler;

@@ -1,6 +1,6 @@
 // brigade train --elastic: what a worker does that may die.
 #pragma once
-#include "train/data.h"
+#include "train/data/data.h"
 #include "train/options.h"
 
 namespace brigade::tool {

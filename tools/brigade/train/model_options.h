@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "train/data.h"
+#include "train/data/data.h"
 
 namespace brigade::tool {
 

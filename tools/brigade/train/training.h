@@ -1,7 +1,7 @@
 // What a worker of brigade train does.
 #pragma once
 #include "common/workers.h"
-#include "train/data.h"
+#include "train/data/data.h"
 #include "train/options.h"
 
 namespace brigade::tool {

@@ -1,5 +1,5 @@
 #include "brigade/error.h"
-#include "train/gunzip.h"
+#include "train/data/gunzip.h"
 
 namespace brigade::tool {
 

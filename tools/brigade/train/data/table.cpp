@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "brigade/error.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 namespace brigade::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/gunzip.h"
+#include "train/data/gunzip.h"
 
 #include <zlib.h>
 

@@ -1,4 +1,4 @@
-#include "train/digits.h"
+#include "train/data/digits.h"
 
 // The file itself, in the program's read-only data: found from anywhere, and nothing to
 // install.

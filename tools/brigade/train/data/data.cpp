@@ -1,4 +1,4 @@
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <sys/stat.h>
 
@@ -9,8 +9,8 @@
 #include "base/hash.h"
 #include "base/option_spec.h"
 #include "brigade/error.h"
-#include "train/digits.h"
-#include "train/gunzip.h"
+#include "train/data/digits.h"
+#include "train/data/gunzip.h"
 
 namespace brigade::tool {
 namespace {
