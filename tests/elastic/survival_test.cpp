@@ -65,7 +65,7 @@ TEST(Elastic, GoesOnWhenTwoDieAtOnce) {
 TEST(Elastic, AReplacementTakesTheDeadOnesPlace) {
   const Outcome outcome =
       run({"-n", "3", "--replace"}, {"kills=1", "samples=60", "epochs=40", "pause_ms=4",
-                                     "at=backward:4:0", "hook=powersgd:rank=1"});
+                                     "late=2", "at=backward:4:0", "hook=powersgd:rank=1"});
   expect_good_end(outcome, 3, /*exact=*/false);
   EXPECT_EQ(outcome.largest_after(2), 3);
 }
@@ -73,7 +73,7 @@ TEST(Elastic, AReplacementTakesTheDeadOnesPlace) {
 TEST(Elastic, ShrinksToOneAndGrowsToFourAgain) {
   const Outcome outcome =
       run({"-n", "4", "--replace"}, {"kills=3", "samples=64", "epochs=60", "pause_ms=3",
-                                     "at=forward:5:1,forward:5:2,forward:5:3"});
+                                     "late=1", "at=forward:5:1,forward:5:2,forward:5:3"});
   expect_good_end(outcome, 4);
   EXPECT_TRUE(outcome.had(1)) << "it was not down to one";
   EXPECT_EQ(outcome.largest_after(1), 4);
@@ -101,7 +101,7 @@ TEST(Elastic, RanksThatTrainApartMeetAgain) {
   // Dies before a meeting; a replacement comes; all are equal after the last one.
   const Outcome outcome =
       run({"-n", "3", "--replace"}, {"kills=1", "samples=60", "epochs=60", "pause_ms=3",
-                                     "apart=8", "outer=1", "at=backward:13:1"});
+                                     "apart=8", "outer=1", "late=2", "at=backward:13:1"});
   expect_good_end(outcome, 3, /*exact=*/false);
   EXPECT_EQ(outcome.largest_after(2), 3);
 }

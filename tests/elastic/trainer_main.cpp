@@ -49,6 +49,21 @@ struct Arguments {
   }
 };
 
+// late=N: who comes after a death waits until those who are left have gone on as N.
+void wait_for_survivors(const Arguments& arguments) {
+  const int64_t wanted = arguments.number("late", 0);
+  if (wanted == 0 || !fs::exists(arguments.folder + "/deaths")) return;
+  for (int tries = 0; tries < 6000; ++tries) {
+    std::ifstream events(arguments.folder + "/events");
+    for (std::string line; std::getline(events, line);) {
+      int64_t ms = 0, pid = 0, generation = 0, members = 0;
+      std::istringstream(line) >> ms >> pid >> generation >> members;
+      if (generation > 0 && members == wanted) return;
+    }
+    usleep(5'000);
+  }
+}
+
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(int64_t samples)
       : first(register_module("first", torch::nn::Linear(8, 32))),
@@ -188,6 +203,7 @@ void train(const Arguments& arguments) {
   torch::manual_seed(  // replicas must be made equal by others
       arguments.number("seed", getpid()));
 
+  wait_for_survivors(arguments);
   auto job = brigade::join_job({.backend = on_gpu ? "nccl" : "gloo"});
   Net net(samples);
   net->to(device);
