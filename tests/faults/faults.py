@@ -76,8 +76,13 @@ class Fault:
     jobs: tuple = ALL
     each: tuple = ()
     needs: tuple = ()  # of "root", "shim", "nft"
-    limit: float = 3  # seconds: T, the library's time limit in this job
+    limit: float = None  # seconds: T, the library's time limit in this job; if not given, as below
     quick: tuple = ()  # the ways to start a job in which it is a part of `make test`
+
+    def __post_init__(self):
+        # Who must train on must have the time: after a second without a network TCP waits for another, or longer.
+        if self.limit is None:
+            object.__setattr__(self, "limit", 20 if isinstance(self.see, TrainsOn) else 3)
 
     def variants(self):
         """Name and value of each."""
