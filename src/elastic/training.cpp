@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 
 #include "base/exception_text.h"
 #include "brigade/elastic.h"
@@ -275,11 +276,10 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
     if (!place) return false;
     // Not before all have come here: some may still have been in the step that I had done.
     if (failure.empty()) leave("");
+    if (std::exchange(members, place->members) != place->members) tries = 0;
     try {
       int64_t bytes = 0;
       form(*place, bytes);
-      if (members != place->members) tries = 0;
-      members = place->members;
       tell(place->why, since, bytes);
       return true;
     } catch (const std::exception& error) {

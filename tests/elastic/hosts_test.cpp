@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 
 #include "elastic/outcome.h"
 #include "launch/several_nodes.h"
@@ -79,6 +80,20 @@ class ElasticHosts : public ::testing::Test {
     }
     return false;
   }
+  // Until generations of these sizes have followed one another, others between them or not.
+  bool wait_for_sizes(const std::vector<int>& sizes) const {
+    for (int tries = 0; tries < 3000; ++tries) {
+      std::map<int, int> size_of;  // by generation
+      for (const Event& event : events_in(folder_.path()))
+        size_of[event.generation] = event.members;
+      size_t found = 0;
+      for (const auto& [generation, size] : size_of)
+        if (found < sizes.size() && size == sizes[found]) ++found;
+      if (found == sizes.size()) return true;
+      usleep(10'000);
+    }
+    return false;
+  }
   size_t events_so_far() const { return events_in(folder_.path()).size(); }
   // Lets the training come to its end.
   void end_training() const { folder_.script("end", ""); }
@@ -127,17 +142,16 @@ TEST_F(ElasticHosts, AHostJoinsAndItsLauncherDies) {
 }
 
 TEST_F(ElasticHosts, BeginsWithTheLeastNumberAndReplacesAStoppedWorkerOfAnotherHost) {
-  options_.environment["BRIGADE_TIMEOUT"] = "2";
+  options_.environment["BRIGADE_TIMEOUT"] = "6";
   training_.push_back("at=stop:5:1");
   Command& first =
       start(0, {"--elastic", "--nnodes", "2:3", "--master-addr", "10.78.1.1", "--replace"});
   usleep(500'000);
   Command& second = start(1, {"--elastic", "--nnodes", "2:3", "--node-rank", "1",
                               "--master-addr", "10.78.1.1"});
-  ASSERT_TRUE(wait_for_members(2));
-  EXPECT_EQ(events_so_far(), 2U) << "one host is not enough";
-  ASSERT_TRUE(wait_for_members(1)) << "rank 1, on the other host, is silent";
-  ASSERT_TRUE(wait_for_members(2)) << "it is killed and replaced there";
+  ASSERT_TRUE(wait_for_sizes({2, 1, 2}))
+      << "rank 1, on the other host, is silent; it is killed and replaced there";
+  EXPECT_EQ(events_in(folder_.path())[0].members, 2) << "one host is not enough";
   end_training();
   CommandResult result = first.finish();
   const CommandResult other = second.finish();
@@ -148,7 +162,7 @@ TEST_F(ElasticHosts, BeginsWithTheLeastNumberAndReplacesAStoppedWorkerOfAnotherH
 }
 
 TEST_F(ElasticHosts, ACutOfALinkIsSurvivedAndAShortOneIsNotNoticed) {
-  options_.environment["BRIGADE_TIMEOUT"] = "4";
+  options_.environment["BRIGADE_TIMEOUT"] = "8";
   Command& first = start(0, {"--elastic", "--nnodes", "1:3", "--master-addr", "10.78.1.1"});
   Command& one_way = start(1, {"--join", "10.78.1.1"});
   Command& down = start(2, {"--join", "10.78.1.1"});
@@ -167,7 +181,7 @@ TEST_F(ElasticHosts, ACutOfALinkIsSurvivedAndAShortOneIsNotNoticed) {
   for (Command* lost : {&one_way, &down}) {
     const CommandResult result = lost->finish();
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_TRUE(says(result, "has not answered for 4 s; is its host down")) << result.err;
+    EXPECT_TRUE(says(result, "has not answered for 8 s; is its host down")) << result.err;
   }
   end_training();
   const CommandResult result = first.finish();

@@ -154,6 +154,12 @@ class Appointments {
       wanted_.push_back({where, std::stoll(step), std::stoi(rank)});
     }
   }
+  // The same from that step on.
+  bool due(const std::string& where, int64_t step, int rank) const {
+    for (int64_t at = 0; at <= step; ++at)
+      if (has(where, at, rank)) return true;
+    return false;
+  }
   bool has(const std::string& where, int64_t step, int rank) const {
     for (const auto& [place, at, who] : wanted_)
       if (place == where && at == step && who == rank) return true;
@@ -275,7 +281,10 @@ void train(const Arguments& arguments) {
     const int rank = training.group().rank();
     if (step == arguments.number("hash_at", -1)) hash_at = hash_of(*net);
     if (appointments.has("next", step, rank)) reaper.die("next");
-    if (job.generation() == 0 && appointments.has("stop", step, rank)) raise(SIGSTOP);
+    // Once: the replacement comes to the same rank.
+    if (appointments.due("stop", step, rank) &&
+        fs::create_directory(arguments.folder + "/stopped"))
+      raise(SIGSTOP);
     if (appointments.has("throw", step, rank)) throw std::runtime_error("a mistake");
     if (arguments.text("mistake", "") == "skips_step") continue;
     training.step([&] {

@@ -106,7 +106,12 @@ Steward::Wishes JobSteward::turn() {
   if (!membership_) return wishes;
   const Time now = steady_clock::now();
   if (book_) hear_guests(now);
-  membership_->hold(hosts() < options_.min_nodes);
+  // A host that has come to the beginning takes part with its workers.
+  const bool starting =
+      membership_->generation() < 0 && std::ranges::any_of(guests_, [](const auto& guest) {
+        return guest.second.to_start > 0;
+      });
+  membership_->hold(hosts() < options_.min_nodes || starting);
   membership_->turn(now);
   wishes.finished = membership_->finished();
   if (wishes.finished) to_start_.clear();
@@ -207,6 +212,7 @@ void JobSteward::welcome(int guest, const std::string& name, int workers) {
     return;
   }
   guests_[guest].name = name;
+  guests_[guest].to_start = workers;
   std::fprintf(stderr, "brigade: host %s joins with %d worker%s\n", name.c_str(), workers,
                workers == 1 ? "" : "s");
 }
