@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cinttypes>
 #include <cmath>
+#include <memory>
 #include <set>
 
 #include "brigade/checkpoint.h"
@@ -61,6 +62,8 @@ class Training {
   Training(const Worker& worker, const TrainOptions& options, const TrainData& data)
       : worker_(worker),
         options_(options),
+        interruption_(options.checkpoint.empty() ? nullptr
+                                                 : std::make_unique<Interruption>()),
         batches_(data, options.model.context, worker.device),
         model_(seeded_model(data)),
         ddp_(model_, worker.group, ddp_options()),
@@ -80,7 +83,6 @@ class Training {
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
     if (options.checkpoint.empty()) return;
-    interruption_.emplace();
     // Not only with the first save: what is trained until then would be lost.
     if (worker.group.rank() == 0) checkpoint::claim_folder(options.checkpoint);
     parts_ = {run_part(options, data),
@@ -260,6 +262,9 @@ class Training {
 
   const Worker& worker_;
   const TrainOptions& options_;
+  // With --checkpoint. Before ddp_, where all ranks meet: whoever trains has one, on every
+  // rank.
+  std::unique_ptr<Interruption> interruption_;
   BatchMaker batches_;
   std::shared_ptr<Model> model_;
   DistributedDataParallel<Model> ddp_;
@@ -268,7 +273,6 @@ class Training {
   LrSchedule schedule_;
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;
-  std::optional<Interruption> interruption_;  // with --checkpoint
   std::optional<report::Timeline> timeline_;  // for --out
   double lr_ = 0;
   std::int64_t step_ = 0;
