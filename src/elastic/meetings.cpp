@@ -14,6 +14,13 @@ void check_apart(const char* what, double value, bool good, const char* rule) {
                     std::to_string(value) + "; it must be " + rule);
 }
 
+// By the names they are saved under.
+std::vector<std::pair<std::string, at::Tensor>> kept(const optim::OuterParameter& of) {
+  std::vector<std::pair<std::string, at::Tensor>> all{{"global." + of.name, of.global}};
+  if (of.velocity.defined()) all.emplace_back("velocity." + of.name, of.velocity);
+  return all;
+}
+
 }  // namespace
 
 Meetings::Meetings(const std::vector<at::Tensor>& parameters, const ElasticApart& options)
@@ -24,10 +31,11 @@ Meetings::Meetings(const std::vector<at::Tensor>& parameters, const ElasticApart
   check_apart("outer_momentum", options.outer_momentum,
               options.outer_momentum >= 0 && options.outer_momentum < 1,
               "0 to less than 1");
-  if (!outer()) return;
-  for (const at::Tensor& parameter : parameters_) {
-    global_.push_back(parameter.detach().clone());
-    velocity_.push_back(at::zeros_like(global_.back()));
+  // With these an outer step would only be the mean.
+  if (options.outer_lr == 1 && options.outer_momentum == 0) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    outer_.push_back(optim::OuterParameter::make(std::to_string(i), parameters_[i],
+                                                 options.outer_momentum));
   }
 }
 
@@ -38,14 +46,12 @@ void Meetings::meet(const ProcessGroup& group, int64_t step) {
     means.push_back(parameter.detach().clone());
   average_parameters(means, group);
   for (size_t i = 0; i < means.size(); ++i) {
-    if (outer()) {
-      const at::Tensor difference = global_[i] - means[i];
-      velocity_[i].mul_(options_.outer_momentum).add_(difference);
-      global_[i].sub_(difference.add_(velocity_[i], options_.outer_momentum),
-                      options_.outer_lr);
-      means[i] = global_[i];
+    if (outer_.empty()) {
+      parameters_[i].copy_(means[i]);
+      continue;
     }
-    parameters_[i].copy_(means[i]);
+    outer_[i].step(outer_[i].global - means[i], options_.outer_lr, options_.outer_momentum);
+    outer_[i].reset_local();
   }
   met_ = step;
 }
@@ -55,31 +61,24 @@ CheckpointPart Meetings::part() {
   part.save = [this] {
     PartState state;
     state.values["met"] = std::to_string(met_);
-    for (size_t i = 0; i < global_.size(); ++i) {
-      state.tensors["global." + std::to_string(i)] = global_[i];
-      state.tensors["velocity." + std::to_string(i)] = velocity_[i];
-    }
+    for (const optim::OuterParameter& each : outer_)
+      for (const auto& [key, tensor] : kept(each)) state.tensors[key] = tensor;
     return state;
   };
   part.load = [this](SavedPart saved) {
     PartState state = std::move(saved.states.at(0));
-    const auto has = [&](const std::string& key, const at::Tensor& like) {
-      const auto found = state.tensors.find(key);
-      return found != state.tensors.end() && found->second.sizes() == like.sizes();
-    };
-    for (size_t i = 0; i < global_.size(); ++i) {
-      if (has("global." + std::to_string(i), global_[i]) &&
-          has("velocity." + std::to_string(i), velocity_[i]))
-        continue;
-      throw CheckpointError("saved with other parameters, or without an outer optimizer");
+    for (const optim::OuterParameter& each : outer_) {
+      for (const auto& [key, tensor] : kept(each)) {
+        const auto found = state.tensors.find(key);
+        if (found == state.tensors.end() || found->second.sizes() != tensor.sizes())
+          throw CheckpointError("saved with other parameters, or another outer optimizer");
+      }
     }
     return [this, state = std::move(state)] {
       at::NoGradGuard no_grad;
       met_ = std::stoll(state.values.at("met"));
-      for (size_t i = 0; i < global_.size(); ++i) {
-        global_[i].copy_(state.tensors.at("global." + std::to_string(i)));
-        velocity_[i].copy_(state.tensors.at("velocity." + std::to_string(i)));
-      }
+      for (const optim::OuterParameter& each : outer_)
+        for (auto& [key, tensor] : kept(each)) tensor.copy_(state.tensors.at(key));
     };
   };
   return part;

@@ -13,6 +13,7 @@
 
 #include "brigade/checkpoint.h"
 #include "brigade/elastic.h"
+#include "local_sgd/outer_parameter.h"
 
 namespace brigade::elastic {
 
@@ -32,12 +33,9 @@ class Meetings {
   std::string describe() const;
 
  private:
-  bool outer() const { return options_.outer_lr != 1 || options_.outer_momentum != 0; }
-
   const ElasticApart options_;
   std::vector<at::Tensor> parameters_;
-  // With an outer optimizer only.
-  std::vector<at::Tensor> global_, velocity_;
+  std::vector<optim::OuterParameter> outer_;  // with an outer optimizer only
   int64_t met_ = 0;
 };
 

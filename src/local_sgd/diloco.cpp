@@ -91,11 +91,6 @@ void make_equal(const NamedParameters& parameters, const ProcessGroup& group) {
 
 }  // namespace
 
-// Half types have global parameters in float32, or small outer steps would be rounded away.
-at::ScalarType outer_dtype(const at::Tensor& parameter) {
-  return parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 DiLoCo::DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup group,
                DiLoCoOptions options, int) {
   if (!group)
@@ -112,10 +107,7 @@ DiLoCo::DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup g
   state_->fragments = fragments_of(parameters, options.fragments);
   at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
-    OuterParameter outer{
-        name, parameter, parameter.detach().to(outer_dtype(parameter)).clone(), {}};
-    if (options.outer_momentum > 0) outer.velocity = at::zeros_like(outer.global);
-    state_->outer.push_back(std::move(outer));
+    state_->outer.push_back(OuterParameter::make(name, parameter, options.outer_momentum));
   }
 }
 
@@ -203,23 +195,8 @@ void DiLoCo::State::use(PendingMeans& next, double mixing) {
   const std::vector<size_t>& indices = fragments[next.fragment];
   for (size_t i = 0; i < indices.size(); ++i) {
     OuterParameter& o = outer[indices[i]];
-    if (finite) o.step(means[i], options);
+    if (finite) o.step(means[i], options.outer_lr, options.outer_momentum);
     o.reset_local(finite ? mixing : 0);
-  }
-}
-
-void OuterParameter::step(const at::Tensor& d, const DiLoCoOptions& options) {
-  global.sub_(d, options.outer_lr);
-  if (!velocity.defined()) return;
-  velocity.mul_(options.outer_momentum).add_(d);
-  global.sub_(velocity, options.outer_lr * options.outer_momentum);
-}
-
-void OuterParameter::reset_local(double mixing) {
-  if (mixing == 0) {
-    local.copy_(global);
-  } else {
-    local.copy_(global.mul(1 - mixing).add_(local.to(global.scalar_type()), mixing));
   }
 }
 

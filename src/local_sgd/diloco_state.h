@@ -4,24 +4,9 @@
 
 #include "brigade/local_sgd/diloco.h"
 #include "local_sgd/hook_averaging.h"
+#include "local_sgd/outer_parameter.h"
 
 namespace brigade::optim {
-
-// A parameter, and what the outer optimizer keeps for it.
-struct OuterParameter {
-  std::string name;
-  at::Tensor local;
-  at::Tensor global;
-  at::Tensor velocity;  // undefined without momentum
-
-  // The outer step, by the mean difference `d`.
-  void step(const at::Tensor& d, const DiLoCoOptions& options);
-  // The rank's own parameter becomes the global one, mixed with what it was.
-  void reset_local(double mixing);
-};
-
-// The dtype of the global parameter.
-at::ScalarType outer_dtype(const at::Tensor& parameter);
 
 // Mean differences of a fragment that are under way, to be used after step `due`.
 struct PendingMeans {
