@@ -192,37 +192,27 @@ void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
   });
 }
 
+// On a CPU one parameter at a time: the step finds in the cache what was scaled. On a
+// device a pass over a bucket takes as long as one over a small parameter.
 void StepHook::finish(Reduced& reduced) {
   at::NoGradGuard no_grad;
   std::lock_guard lock(stepping_);
-  if (!reduced.result.is_cpu() && !reduced.result.is_sparse())
-    return finish_together(reduced);
-  for (BucketItem& item : reduced.items) {
-    at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
-    // One parameter at a time: the step finds it in the cache.
-    if (reduced.scale != 1) gradient.mul_(reduced.scale);
-    if (!item.used) continue;
-    if (item.attached) {
-      const StepOptions& options = item.attached->options;
-      if (options.clip_grad_value) clip(gradient, *options.clip_grad_value);
-      item.attached->stepper.step(item.parameter, gradient);
-    } else if (owns_gradients_) {
-      write_gradient(item.parameter, gradient);
-    }
-  }
-}
-
-// On a device one pass over a bucket takes as long as one over a small parameter.
-void StepHook::finish_together(Reduced& reduced) {
-  if (reduced.scale != 1) reduced.result.mul_(reduced.scale);
+  const bool together = !reduced.result.is_cpu() && !reduced.result.is_sparse();
+  if (together && reduced.scale != 1) reduced.result.mul_(reduced.scale);
   std::map<const Attached*, std::vector<ParameterStep>> steps;
   for (BucketItem& item : reduced.items) {
+    at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
+    if (!together && reduced.scale != 1) gradient.mul_(reduced.scale);
     if (!item.used) continue;
-    const at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
     if (item.attached) {
-      const StepOptions& options = item.attached->options;
-      if (options.clip_grad_value) clip(gradient, *options.clip_grad_value);
-      steps[item.attached].push_back({item.parameter, gradient});
+      const Attached& attached = *item.attached;
+      if (attached.options.clip_grad_value)
+        clip(gradient, *attached.options.clip_grad_value);
+      if (together) {
+        steps[&attached].push_back({item.parameter, gradient});
+      } else {
+        attached.stepper.step(item.parameter, gradient);
+      }
     } else if (owns_gradients_) {
       write_gradient(item.parameter, gradient);
     }

@@ -87,7 +87,6 @@ class StepHook : public HookWrapper {
   void hold(Reduced reduced, int64_t buckets);
   void scale_by_norm(std::vector<Reduced>& all) const;
 
-  void finish_together(Reduced& reduced);
   const std::shared_ptr<const Plan> plan_;
   const bool owns_gradients_;
   HookPass pass_;
