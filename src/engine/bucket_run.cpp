@@ -179,9 +179,13 @@ HookTraffic BucketRun::total_cost(Clock::time_point end) {
   return total;
 }
 
+std::string describe_bucket(const Hook& hook, int64_t index, int64_t step) {
+  return "hook '" + hook.name() + "', bucket " + std::to_string(index) + ", step " +
+         std::to_string(step);
+}
+
 std::string BucketRun::describe() const {
-  return "hook '" + hook->name() + "', bucket " + std::to_string(bucket.index()) +
-         ", step " + std::to_string(step);
+  return describe_bucket(*hook, bucket.index(), step);
 }
 
 }  // namespace brigade::engine

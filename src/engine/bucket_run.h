@@ -24,6 +24,8 @@ class Transfers;
 // Of a sparse tensor: its values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
 using Clock = std::chrono::steady_clock;
+// For errors.
+std::string describe_bucket(const Hook& hook, int64_t index, int64_t step);
 // Whether the caller is a hook that this engine runs.
 bool runs_hook_here(const Engine& engine);
 

@@ -181,7 +181,8 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
                                         run.describe() + ": " + text));
     return;
   }
-  if (run.device_lanes && group_.size() > 1) device_work_.add(*run.stream, run.describe());
+  if (run.device_lanes && group_.size() > 1)
+    device_work_.add(*run.stream, {run.bucket.index(), run.step});
   const auto now = Clock::now();
   const HookTraffic cost = run.total_cost(now);
   std::lock_guard lock(mutex_);
@@ -254,7 +255,7 @@ std::optional<Watcher::Watched> Engine::oldest() {
 }
 
 std::optional<Watcher::Watched> Engine::oldest_on_device() {
-  std::optional<Watcher::Watched> found;
+  std::optional<DeviceWork::Oldest> found;
   std::string error;
   try {
     found = device_work_.oldest();
@@ -262,10 +263,13 @@ std::optional<Watcher::Watched> Engine::oldest_on_device() {
     error = base::cause_of(failure);
   }
   if (error.empty()) error = error_of_nccl();
-  if (error.empty()) return found;
-  if (!found) found = Watcher::Watched{Clock::now(), device_work_.last()};
-  found->error = error;
-  return found;
+  if (!found && error.empty()) return std::nullopt;
+  const DeviceWork::Oldest oldest =
+      found.value_or(DeviceWork::Oldest{device_work_.last(), Clock::now()});
+  std::lock_guard lock(mutex_);
+  return Watcher::Watched{oldest.started,
+                          describe_bucket(*hook_, oldest.bucket.index, oldest.bucket.step),
+                          error};
 }
 
 std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> Engine::groups_on_device() {

@@ -1,25 +1,22 @@
 #include "engine/failure/device_work.h"
 
-#include <algorithm>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 namespace brigade::engine {
 
-void DeviceWork::add(c10::Stream stream, std::string description) {
+void DeviceWork::add(c10::Stream stream, Bucket bucket) {
   std::lock_guard lock(mutex_);
   if (spare_.empty()) spare_.emplace_back(stream.device_type());
-  last_ = description;
-  issued_.push_back({std::move(spare_.back()), {Clock::now(), std::move(description)}});
+  last_ = bucket;
+  issued_.push_back({std::move(spare_.back()), {bucket, Clock::now()}});
   spare_.pop_back();
   issued_.back().end.record(stream);
 }
 
-std::string DeviceWork::last() const {
+DeviceWork::Bucket DeviceWork::last() const {
   std::lock_guard lock(mutex_);
   return last_;
 }
 
-std::optional<Watcher::Watched> DeviceWork::oldest() {
+std::optional<DeviceWork::Oldest> DeviceWork::oldest() {
   std::lock_guard lock(mutex_);
   bool progress = false;
   while (!issued_.empty() && issued_.front().end.query()) {
@@ -28,8 +25,8 @@ std::optional<Watcher::Watched> DeviceWork::oldest() {
     progress = true;
   }
   if (issued_.empty()) return std::nullopt;
-  Watcher::Watched& front = issued_.front().what;
-  if (progress) front.started = std::max(front.started, Clock::now());
+  Oldest& front = issued_.front().what;
+  if (progress) front.started = Clock::now();
   return front;
 }
 

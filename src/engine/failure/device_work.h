@@ -3,13 +3,12 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
-
-#include "engine/failure/watcher.h"
 
 namespace brigade::engine {
 
@@ -17,24 +16,31 @@ namespace brigade::engine {
 // when, and whether, it ends. Thread-safe.
 class DeviceWork {
  public:
-  using Clock = Watcher::Clock;
+  using Clock = std::chrono::steady_clock;
+  struct Bucket {
+    int64_t index = 0, step = 0;
+  };
+  struct Oldest {
+    Bucket bucket;
+    Clock::time_point started;
+  };
   // What is on the stream by now is a bucket's work.
-  void add(c10::Stream stream, std::string description);
+  void add(c10::Stream stream, Bucket bucket);
   // The bucket that the device works on. It counts as started when the one before it was
   // found ended: a device may have much to do that was issued long ago. Throws the device's
   // own error.
-  std::optional<Watcher::Watched> oldest();
+  std::optional<Oldest> oldest();
   // What was issued last.
-  std::string last() const;
+  Bucket last() const;
 
  private:
   struct Issued {
     c10::Event end;
-    Watcher::Watched what;
+    Oldest what;
   };
   mutable std::mutex mutex_;
   std::deque<Issued> issued_;
-  std::string last_;
+  Bucket last_;
   std::vector<c10::Event> spare_;
 };
 
