@@ -20,6 +20,7 @@
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
+#include "launch/worker_environment.h"
 
 namespace brigade::launching {
 namespace {
@@ -54,18 +55,6 @@ std::string host_name() {
   gethostname(name, sizeof name - 1);
   return name;
 }
-
-// Where this host's workers stand in the job.
-struct Place {
-  int attempt = 0;
-  int first_rank = 0;
-  int world = 0;
-  int node = 0;
-  // Of the store, as the workers reach it.
-  std::string master;
-  int port = 0;
-  std::string run_id;
-};
 
 class Job {
  public:
@@ -109,7 +98,6 @@ class Job {
   template <class Ready>
   Wait await(milliseconds limit, Ready ready);
   AttemptResult run_workers(AttemptPlan& plan, const Place& place);
-  std::map<std::string, std::string> environment(int local_rank, const Place& place) const;
   std::optional<Verdict> verdict_on(const AttemptResult& result) const;
   Verdict interrupted_by(int signal) const;
 
@@ -428,43 +416,13 @@ AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
   plan.folder = folder_.path() + "/attempt_" + std::to_string(place.attempt);
   plan.folder_is_kept = folder_.kept();
   plan.grace = grace_;
-  plan.environment = [&](int local_rank) { return environment(local_rank, place); };
-  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
-}
-
-std::map<std::string, std::string> Job::environment(int local_rank,
-                                                    const Place& place) const {
-  const std::string rank = std::to_string(place.first_rank + local_rank);
-  const std::string world = std::to_string(place.world);
-  std::map<std::string, std::string> variables{
-      {"RANK", rank},
-      {"LOCAL_RANK", std::to_string(local_rank)},
-      {"WORLD_SIZE", world},
-      {"LOCAL_WORLD_SIZE", std::to_string(workers_)},
-      {"GROUP_RANK", std::to_string(place.node)},
-      {"GROUP_WORLD_SIZE", std::to_string(std::max(options_.nodes, place.node + 1))},
-      {"ROLE_RANK", rank},
-      {"ROLE_WORLD_SIZE", world},
-      {"ROLE_NAME", "default"},
-      {"MASTER_ADDR", place.master},
-      {"MASTER_PORT", std::to_string(place.port)},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-      {"TORCHELASTIC_RUN_ID", place.run_id},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
-      {WorkerFamily::kMarkName, family_.mark()}};
-  // Which network leads to the other hosts does not show in the store's address then.
-  if (forwarder_) variables["BRIGADE_MASTER_ADDR"] = options_.master_addr;
-  const auto unless_set = [&](const char* name, const std::string& value) {
-    if (!std::getenv(name)) variables[name] = value;
+  plan.environment = [&](int local_rank) {
+    auto variables = worker_environment(local_rank, workers_, place, options_,
+                                        /*behind_forwarder=*/forwarder_ != nullptr);
+    variables.emplace(WorkerFamily::kMarkName, family_.mark());
+    return variables;
   };
-  unless_set("OMP_NUM_THREADS", std::to_string(threads_per_worker(workers_)));
-  // 1: a worker whose peer died is ended; 2: only its communicators are.
-  unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", options_.elastic ? "2" : "1");
-  // Else what a Python worker prints would come when it ends, for its stdout is a pipe.
-  unless_set("PYTHONUNBUFFERED", "1");
-  for (const auto& [name, value] : options_.environment) variables[name] = value;
-  return variables;
+  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
 }
 
 std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {

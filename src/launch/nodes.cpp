@@ -1,16 +1,11 @@
 #include "launch/nodes.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/exception_text.h"
 #include "group/network.h"
+#include "launch/link_thread.h"
 #include "launch/report.h"
 
 namespace brigade::launching {
@@ -105,17 +100,11 @@ std::string NodeNews::missing(int attempt, NodePhase phase) const {
 }
 
 // What both threads see. The store and what is below it are the link's thread's alone.
-struct NodeLink::Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
+struct NodeLink::Shared : LinkThread {
   NodeState self;
-  bool stop = false;
-  bool finished = false;
   bool claiming = false;
   std::optional<Verdict> own_verdict;
   NodeNews news;
-  steady_clock::time_point last_heard = steady_clock::now();
-  int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
   std::string host;
   int port = 0;
@@ -128,14 +117,12 @@ struct NodeLink::Shared {
   std::string not_reached = "its address is being looked up";
   std::vector<std::pair<long, steady_clock::time_point>> beats;
 
-  ~Shared() { close(event); }
   void loop();
   bool connect_store();
   void introduce(const NodeState& state);
   void exchange();
   void hear(int node, const std::string& text);
   std::optional<std::string> read(const std::string& key);
-  void tell();
 };
 
 std::optional<std::string> NodeLink::Shared::read(const std::string& key) {
@@ -232,11 +219,6 @@ void NodeLink::Shared::exchange() {
   if (decided) news.verdict = decode_verdict(*decided);
 }
 
-void NodeLink::Shared::tell() {
-  const std::uint64_t one = 1;
-  if (write(event, &one, sizeof one) < 0) return;
-}
-
 void NodeLink::Shared::loop() {
   try {
     // One more round after the stop, so that the others hear the last word.
@@ -261,9 +243,6 @@ void NodeLink::Shared::loop() {
   store.reset();
   server.reset();
   opener = nullptr;
-  const std::scoped_lock lock(mutex);
-  finished = true;
-  changed.notify_all();
 }
 
 NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
@@ -276,23 +255,15 @@ NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener ope
   shared_->port = options.master_port;
   shared_->limit = limit;
   shared_->opener = std::move(opener);
-  // Detached: a call to a store that has become mute may never return.
-  std::thread([shared = shared_] { shared->loop(); }).detach();
+  start_link(shared_);
 }
 
-NodeLink::~NodeLink() {
-  std::unique_lock lock(shared_->mutex);
-  shared_->stop = true;
-  shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, std::chrono::seconds(2),
-                            [&] { return shared_->finished; });
-}
+NodeLink::~NodeLink() { shared_->end(); }
 
 int NodeLink::fd() const { return shared_->event; }
 
 NodeNews NodeLink::news() {
-  std::uint64_t count = 0;
-  if (::read(shared_->event, &count, sizeof count) < 0) count = 0;
+  shared_->quiet();
   const std::scoped_lock lock(shared_->mutex);
   NodeNews news = shared_->news;
   if (news.lost.empty() && steady_clock::now() - shared_->last_heard > shared_->limit) {

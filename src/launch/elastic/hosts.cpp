@@ -1,15 +1,10 @@
 #include "launch/elastic/hosts.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
+#include "launch/link_thread.h"
 
 namespace brigade::launching {
 namespace {
@@ -62,18 +57,12 @@ void GuestBook::strike_out(int guest) {
 // ---- the guest --------------------------------------------------------------------------
 
 // What both threads see, under the mutex. What is below it is the link's thread's alone.
-struct GuestLink::Shared {
-  mutable std::mutex mutex;
-  std::condition_variable changed;
+struct GuestLink::Shared : LinkThread {
   std::optional<Entry> entry;
   std::vector<std::string> outgoing;
   std::vector<std::string> incoming;
   std::string lost;
   std::string not_reached = "its address is being looked up";
-  steady_clock::time_point last_heard = steady_clock::now();
-  bool stop = false;
-  bool finished = false;
-  const int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
   Self self;
   std::string address;
@@ -83,17 +72,10 @@ struct GuestLink::Shared {
   c10::intrusive_ptr<c10d::Store> store;  // a part of it
   std::unique_ptr<group::WorkerMailbox> mail;
 
-  ~Shared() { close(event); }
   void loop();
   bool enter();
   void exchange(bool last);
-  void tell() const;
 };
-
-void GuestLink::Shared::tell() const {
-  const std::uint64_t one = 1;
-  if (write(event, &one, sizeof one) < 0) return;
-}
 
 // False: not yet.
 bool GuestLink::Shared::enter() {
@@ -164,9 +146,6 @@ void GuestLink::Shared::loop() {
   store.reset();
   server.reset();
   opener = nullptr;
-  const std::scoped_lock lock(mutex);
-  finished = true;
-  changed.notify_all();
 }
 
 GuestLink::GuestLink(Self self, std::string address, StoreOpener opener, milliseconds limit)
@@ -175,17 +154,10 @@ GuestLink::GuestLink(Self self, std::string address, StoreOpener opener, millise
   shared_->address = std::move(address);
   shared_->opener = std::move(opener);
   shared_->limit = limit;
-  // Detached: a call to a store that has become mute may never return.
-  std::thread([shared = shared_] { shared->loop(); }).detach();
+  start_link(shared_);
 }
 
-GuestLink::~GuestLink() {
-  std::unique_lock lock(shared_->mutex);
-  shared_->stop = true;
-  shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, std::chrono::seconds(2),
-                            [&] { return shared_->finished; });
-}
+GuestLink::~GuestLink() { shared_->end(); }
 
 int GuestLink::fd() const { return shared_->event; }
 
@@ -201,8 +173,7 @@ void GuestLink::say(std::string text) {
 }
 
 std::vector<std::string> GuestLink::hear() {
-  std::uint64_t count = 0;
-  if (::read(shared_->event, &count, sizeof count) < 0) count = 0;
+  shared_->quiet();
   const std::scoped_lock lock(shared_->mutex);
   return std::exchange(shared_->incoming, {});
 }
