@@ -89,6 +89,15 @@ TEST(Elastic, TheSourceMayDieWhileItSendsAndANewcomerWhileItLoads) {
   EXPECT_EQ(outcome.deaths.size(), 3U);
 }
 
+// More often than a step may fail among the same members.
+TEST(Elastic, NewcomersThatDieAreNotTheProgramsFault) {
+  const Outcome outcome =
+      run({"-n", "2", "--replace", "--grace", "15000"},
+          {"kills=6", "samples=60", "epochs=2", "at=forward:5:1,load:0:1"});
+  expect_good_end(outcome, 2);
+  EXPECT_EQ(outcome.deaths.size(), 6U);
+}
+
 TEST(Elastic, AStoppedWorkerIsGivenUpAndEnded) {
   const Outcome outcome =
       run({"-n", "3"}, {"samples=60", "epochs=2", "at=stop:4:1"}, /*limit=*/3);

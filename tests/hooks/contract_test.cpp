@@ -1,78 +1,27 @@
 // What every hook of the table promises, stated once and run for every row.
-#include <gtest/gtest.h>
+#include "hooks/contract.h"
 
-#include "brigade/brigade.h"
-#include "hooks/cases.h"
 #include "support/ranks.h"
 
 namespace brigade {
 namespace {
 
+using testing::all_finite;
+using testing::averaging_cases;
+using testing::cases;
+using testing::expect_same_on_all_ranks;
 using testing::Gradients;
 using testing::Rig;
 using testing::run_ranks;
+using testing::set_hook;
 using testing::Shapes;
 using testing::Structure;
 
 using Case = testing::HookCase;
 
-// Every row, more forms of PowerSGD, and compositions. Rank 6 is beyond the kernels.
-std::vector<Case> cases() {
-  constexpr Gradients kRank1{Structure::matrix, 1};
-  const double low_rank = testing::kLowRankTolerance;
-  std::vector<Case> list = testing::table_cases();
-  list.push_back({"powersgd:start=0,batch=1,warm=0", low_rank, kRank1});
-  list.push_back({"powersgd:start=0,rank=3,ef=0", low_rank, {Structure::matrix, 3}});
-  list.push_back({"powersgd:start=0,rank=6", low_rank, {Structure::matrix, 6}});
-  // With one round a step is exact only for a basis that fits (power_sgd_test.cpp).
-  list.push_back({"powersgd:start=0,rank=2,rounds=1", 3, {Structure::matrix, 2}});
-  list.push_back({"powersgd:start=0,rank=6,rounds=1,batch=1", 3, {Structure::matrix, 6}});
-  // What is not sent yet may be a few steps' values.
-  list.push_back({"topk:ratio=0.2", 3, {}});
-  list.push_back({"randomk:ratio=0.2", 3, {}});
-  list.push_back({"powersgd", 1e-5, {}});  // not started yet
-  list.push_back({"fp16+allreduce", 2e-3, {}});
-  list.push_back({"bf16+powersgd:start=0", 2e-2, kRank1});
-  list.push_back({"fp16+int8", 1.5e-2, {}});
-  list.push_back(
-      {"rules:p0=allreduce;p1=node+fp16;p2=bf16+allreduce;*=int8(small=300)", 1.5e-2, {}});
-  return list;
-}
-
-std::vector<Case> averaging_cases() {
-  std::vector<Case> list = cases();
-  testing::leave_out_noop(list);
-  return list;
-}
-
-void set_hook(Rig& rig, const Case& c) {
-  rig.ddp->set_hook(make_hook(c.spec));
-  rig.kind = c.kind;
-}
-
 // For parameters that share a bucket, in an order that is not known.
 Gradients in_one_bucket(Gradients kind) {
   return kind.structure == Structure::square ? Gradients{Structure::constant} : kind;
-}
-
-// All in one message: a broadcast takes longer than most of these tensors.
-void expect_same_on_all_ranks(const ProcessGroup& group,
-                              const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> bits;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel()) bits.push_back(tensor.contiguous().view({-1}).view(at::kByte));
-  }
-  if (bits.empty()) return;
-  const at::Tensor mine = at::cat(bits);
-  at::Tensor theirs = mine.clone();
-  group.broadcast(theirs, 0);
-  EXPECT_TRUE(at::equal(mine, theirs)) << "replicas disagree";
-}
-
-bool all_finite(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.flatten());
-  return at::isfinite(at::cat(flat)).all().item<bool>();
 }
 
 // What rounding to a half type adds to the hook's own error.
@@ -250,87 +199,6 @@ TEST_P(HookContract, StandsLargeAndSmallNumbers) {
                   }
                 }
               }
-            },
-            {.wall = std::chrono::minutes(2)});
-}
-
-// As sums of two ranks: beyond fp16, beyond float32. By themselves: beyond fp16; no number.
-TEST(HookNumbers, WhatDoesNotFitIsTheSameOnAllRanksAndForgottenInTheNextStep) {
-  run_ranks(2,
-            [](ProcessGroup group) {
-              Rig rig(group, "", {{40, 30}, {700}, {1}});
-              for (const Case& c : averaging_cases()) {
-                for (double value : {4e4, 3e38, 1e30, -HUGE_VAL}) {
-                  SCOPED_TRACE(c.spec + " at " + std::to_string(value));
-                  set_hook(rig, c);
-                  std::vector<at::Tensor> inputs = rig.inputs(0);
-                  for (at::Tensor& input : inputs) input.fill_(value);
-                  const auto gradients = rig.train_on(inputs);
-                  expect_same_on_all_ranks(group, gradients);
-                  const bool finite = all_finite(gradients);
-                  // Only a sum in fp16 itself would be too large.
-                  if (value == 4e4) {
-                    EXPECT_TRUE(finite);
-                  }
-                  EXPECT_FALSE(finite && value == -HUGE_VAL);
-                  if (finite) continue;  // errors of large numbers are large
-                  const auto after = rig.train(1);
-                  expect_same_on_all_ranks(group, after);
-                  EXPECT_TRUE(all_finite(after));
-                }
-              }
-            },
-            {.wall = std::chrono::minutes(2)});
-}
-
-// The values lie in memory as the parameter says, and the mean must still be each value's.
-TEST(HookNumbers, ParametersMayHaveAnyStrides) {
-  run_ranks(2,
-            [](ProcessGroup group) {
-              auto bag = std::make_shared<testing::BagImpl>(Shapes{}, at::kFloat);
-              const auto add = [&](const std::string& name, const at::Tensor& value) {
-                bag->parameters_in_order.push_back(bag->register_parameter(name, value));
-              };
-              add("p0", at::zeros({8, 4, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast));
-              add("p1", at::zeros({20, 31}).t());
-              DistributedDataParallel<testing::BagImpl> ddp(bag, group);
-              for (const Case& c : averaging_cases()) {
-                if (c.kind.structure != Structure::any) continue;
-                SCOPED_TRACE(c.spec);
-                ddp->set_hook(make_hook(c.spec));
-                ddp->zero_grad();
-                std::vector<at::Tensor> inputs;
-                for (size_t index = 0; index < 2; ++index) {
-                  const auto shape = bag->parameters_in_order[index].sizes().vec();
-                  inputs.push_back(
-                      testing::coefficient(shape, at::kFloat, group.rank(), 0, index));
-                }
-                ddp->forward(inputs).backward();
-                for (size_t index = 0; index < 2; ++index) {
-                  const at::Tensor& parameter = bag->parameters_in_order[index];
-                  const at::Tensor mean =
-                      testing::exact_mean(parameter.sizes().vec(), at::kFloat, 2, 0, index);
-                  const double off =
-                      (parameter.grad().to(at::kDouble) - mean).norm().item<double>();
-                  EXPECT_LE(off, 2 * c.tolerance * inputs[0].norm().item<double>());
-                }
-              }
-            },
-            {.wall = std::chrono::minutes(2)});
-}
-
-// Beyond what a float32 counts exactly.
-TEST(HookNumbers, ABucketMayHaveMoreThanTwoToThe24Values) {
-  run_ranks(2,
-            [](ProcessGroup group) {
-              constexpr int64_t kMany = (int64_t{1} << 24) + 1;
-              Rig rig(group, "int8", {{kMany}});
-              const at::Tensor values = at::full({kMany}, group.rank() + 1.0);
-              values[kMany - 1] = 0.5;
-              const at::Tensor gradient = rig.train_on({values})[0];
-              EXPECT_NEAR(gradient[0].item<double>(), 1.5, 0.02);
-              EXPECT_NEAR(gradient[kMany - 2].item<double>(), 1.5, 0.02);
-              EXPECT_NEAR(gradient[kMany - 1].item<double>(), 0.5, 0.02);
             },
             {.wall = std::chrono::minutes(2)});
 }
