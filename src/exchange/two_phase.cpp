@@ -25,14 +25,18 @@ at::Tensor all_messages(const at::Tensor& memory, const Chunks& chunks, int rank
   return memory.narrow(0, (ranks - 2) * chunks.message_bytes, ranks * chunks.message_bytes);
 }
 
-// `messages`: one's own first, then the others' by rank.
+// `messages`: one's own first, then the others' by rank. `squares`: null, or the sums of
+// squares of the chunks are added, by owner, so that all ranks add in one order.
 void decode_all(const Codec& codec, const Chunks& chunks, int ranks, int me,
-                const at::Tensor& messages, const at::Tensor& values) {
-  codec.decode(chunks.message(messages, 0), chunks.length, chunks.of(values, me));
-  each_other(ranks, me, [&](int owner, int place) {
-    codec.decode(chunks.message(messages, place + 1), chunks.length,
-                 chunks.of(values, owner));
-  });
+                const at::Tensor& messages, const at::Tensor& values, double* squares) {
+  const auto decode = [&](int place, int owner) {
+    const at::Tensor message = chunks.message(messages, place);
+    if (!squares) return codec.decode(message, chunks.length, chunks.of(values, owner));
+    *squares +=
+        codec.decode_and_sum_squares(message, chunks.length, chunks.of(values, owner));
+  };
+  for (int owner = 0; owner < ranks; ++owner)
+    decode(owner == me ? 0 : owner < me ? owner + 1 : owner, owner);
 }
 
 }  // namespace
@@ -80,12 +84,13 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, at::Tensor residual
   co_return memory;
 }
 
-Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, Comm& comm) {
+Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, double* squares,
+                                    Comm& comm) {
   const int ranks = comm.size();
   at::Tensor memory = co_await exchange_means(values, residual, ranks, nullptr, comm);
   const Chunks chunks(values.numel(), ranks, *codec_);
   decode_all(*codec_, chunks, ranks, comm.rank(), all_messages(memory, chunks, ranks),
-             values);
+             values, squares);
   pool_.give_back(std::move(memory));
 }
 
@@ -110,7 +115,7 @@ Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostParts parts, Comm& co
 // The mates get this rank's messages as they came from the other hosts: fewer bytes than
 // the values, and decoded they are the same bits.
 Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
-                                   Comm& comm) {
+                                   double* squares, Comm& comm) {
   const auto chunks_of = [&](int mate) {
     return Chunks(parts.length(mate), parts.hosts(), *codec_);
   };
@@ -143,14 +148,14 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
         mate == parts.me() ? own : incoming.narrow(0, begin, length);
     if (mate != parts.me()) begin += length;
     decode_all(*codec_, chunks_of(mate), parts.hosts(), parts.host(), messages,
-               parts.of(values, mate));
+               parts.of(values, mate), squares);
   }
   if (copies.defined()) pool_.give_back(std::move(copies));
   pool_.give_back(std::move(incoming));
 }
 
 Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, at::Tensor residual,
-                                            bool moved, Comm& comm) {
+                                            bool moved, double* squares, Comm& comm) {
   const HostParts parts(values.numel(), comm.layout(), *codec_);
   const int ranks = comm.size();
   const ProcessGroup mates = comm.host_group(), peers = comm.peer_group();
@@ -173,24 +178,28 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, at::Tensor residu
   }
   {
     GroupScope host(comm, mates);
-    co_await share_in_host(values, memory, parts, comm);
+    co_await share_in_host(values, memory, parts, squares, comm);
   }
   if (memory.defined()) pool_.give_back(std::move(memory));
 }
 
 Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& comm,
-                                bool moved) {
+                                bool moved, std::optional<double>* squares) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
+  const bool measures = squares && values.is_cpu();
   const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, at::Tensor lost,
-                                                   Comm& lane) {
-    return by_host ? reduce_segment_by_host(part, lost, moved, lane)
-                   : reduce_segment(part, lost, lane);
+                                                   double* sum, Comm& lane) {
+    if (!measures) sum = nullptr;
+    return by_host ? reduce_segment_by_host(part, lost, moved, sum, lane)
+                   : reduce_segment(part, lost, sum, lane);
   };
   int64_t most = by_host(comm) ? kSegmentByHost : kSegment;
   if (comm.works_on_device()) most = kSegmentOnDevice;
   const int64_t count = (values.numel() + most - 1) / most;
   if (count == 1) {
-    co_await reduce(values, residual, comm);
+    double sum = 0;
+    co_await reduce(values, residual, &sum, comm);
+    if (measures) *squares = sum;
     co_return;
   }
   const auto segment_of = [&](const at::Tensor& whole, int index) {
@@ -198,9 +207,12 @@ Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& co
     const int64_t begin = index * most;
     return whole.narrow(0, begin, std::min(most, whole.numel() - begin));
   };
+  std::vector<double> sums(static_cast<size_t>(count));
   co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
-    return reduce(segment_of(values, index), segment_of(residual, index), lane);
+    return reduce(segment_of(values, index), segment_of(residual, index),
+                  &sums[static_cast<size_t>(index)], lane);
   });
+  if (measures) *squares = std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace brigade

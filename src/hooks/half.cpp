@@ -4,11 +4,12 @@
 #include "exchange/two_phase.h"
 #include "hooks/dense.h"
 #include "hooks/float_values.h"
+#include "hooks/measuring.h"
 
 namespace brigade {
 namespace {
 
-class HalfHook : public Hook {
+class HalfHook : public MeasuringHook {
  public:
   HalfHook(std::string name, at::ScalarType dtype, std::unique_ptr<Codec> codec, bool flat)
       : name_(std::move(name)),
@@ -18,7 +19,8 @@ class HalfHook : public Hook {
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
 
-  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
+                                      std::optional<double>* squares) override {
     at::Tensor buffer = bucket.buffer();
     if (comm.works_on_device()) {
       // NCCL's own all-reduce adds halves on the wire, and knows the hosts; dividing first
@@ -28,7 +30,8 @@ class HalfHook : public Hook {
       co_return buffer.copy_(half);
     }
     FloatValues values(buffer);
-    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm);
+    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false,
+                                  values.measured(squares));
     co_return values.give_back();
   }
 

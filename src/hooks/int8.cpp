@@ -4,11 +4,12 @@
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"
 #include "hooks/float_values.h"
+#include "hooks/measuring.h"
 
 namespace brigade {
 namespace {
 
-class FeedbackHook : public Hook {
+class FeedbackHook : public MeasuringHook {
  public:
   FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
       : name_(codec->name()), exchange_(std::move(codec), flat) {
@@ -18,7 +19,8 @@ class FeedbackHook : public Hook {
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return fingerprint_; }
 
-  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
+                                      std::optional<double>* squares) override {
     at::Tensor error;
     bool moved = false;
     if (comm.size() > 1) {
@@ -27,7 +29,8 @@ class FeedbackHook : public Hook {
       moved = errors_.moved(bucket, division_);
     }
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), error, comm, moved);
+    co_await exchange_.all_reduce(values.values(), error, comm, moved,
+                                  values.measured(squares));
     co_return values.give_back();
   }
 

@@ -3,11 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <map>
 #include <mutex>
 
 #include "brigade/error.h"
-#include "brigade/hook_wrapper.h"
-#include "kernels/sum_squares.h"
 #include "optim/norm.h"
 
 namespace brigade::optim {
@@ -36,35 +35,40 @@ bool is_as_it_was(const Sample& sample) {
          gradient.const_data_ptr<float>()[sample.place] == sample.value;
 }
 
-class NormHook : public HookWrapper {
+class NormHook : public MeasuringWrapper {
  public:
-  using HookWrapper::HookWrapper;
+  using MeasuringWrapper::MeasuringWrapper;
 
   std::string name() const override { return inner().name(); }
-  std::string fingerprint() const override { return inner().fingerprint(); }
-  bool is_plain_mean() const override { return inner().is_plain_mean(); }
+  // It divides another time than a plain mean would.
+  std::string fingerprint() const override {
+    return inner().fingerprint() + ", its norm measured";
+  }
 
   void begin_pass(const HookPass& pass) override {
     HookWrapper::begin_pass(pass);
     std::lock_guard lock(mutex_);
     measures_ = pass.complete && !pass.may_be_unused;
-    squares_ = 0;
-    seen_ = buckets_ = 0;
+    squares_.clear();
+    buckets_ = 0;
     samples_.clear();
   }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    const at::Tensor result = co_await reduce_inner(bucket, comm);
-    measure(bucket, result);
-    co_return result;
+    const Measured measured = co_await reduce_inner_measured(bucket, comm);
+    note(bucket, measured);
+    co_return measured.result;
   }
 
   // The sum of squares that backward() left, if it is still that of the gradients.
   std::optional<double> measured() {
     std::lock_guard lock(mutex_);
-    const bool whole = measures_ && buckets_ > 0 && seen_ == buckets_ && !samples_.empty();
+    const bool whole =
+        measures_ && buckets_ > 0 && std::ssize(squares_) == buckets_ && !samples_.empty();
     if (!whole || !std::ranges::all_of(samples_, is_as_it_was)) return std::nullopt;
-    return squares_;
+    double sum = 0;
+    for (const auto& [index, squares] : squares_) sum += squares;
+    return sum;
   }
   // They have been changed.
   void forget() {
@@ -73,16 +77,19 @@ class NormHook : public HookWrapper {
   }
 
  private:
-  void measure(const Bucket& bucket, const at::Tensor& result) {
+  void note(const Bucket& bucket, const Measured& measured) {
+    const at::Tensor& result = measured.result;
     const bool fits = result.is_cpu() && !result.is_sparse() &&
                       result.scalar_type() == at::kFloat && result.is_contiguous();
-    const double squares = fits ? squares_in(result) : 0;
+    double squares = 0;
     std::vector<Sample> samples;
-    if (fits) samples = samples_of(bucket, result);
+    if (fits) {
+      squares = measured.squares ? *measured.squares : squares_in(result);
+      samples = samples_of(bucket, result);
+    }
     std::lock_guard lock(mutex_);
     measures_ = measures_ && fits;
-    squares_ += squares;
-    ++seen_;
+    squares_[bucket.index()] = squares;
     if (bucket.is_last()) buckets_ = bucket.index() + 1;
     samples_.insert(samples_.end(), samples.begin(), samples.end());
   }
@@ -101,8 +108,10 @@ class NormHook : public HookWrapper {
 
   std::mutex mutex_;  // buckets may end at different stations
   bool measures_ = false;
-  double squares_ = 0;
-  int64_t seen_ = 0, buckets_ = 0;  // buckets_: known when the last one has come
+  // By bucket: added up in their order, whatever order they end in, so that all ranks find
+  // the same bits.
+  std::map<int64_t, double> squares_;
+  int64_t buckets_ = 0;  // known when the last one has come
   std::vector<Sample> samples_;
 };
 
@@ -114,21 +123,6 @@ std::vector<at::Tensor> gradients_of(const DdpCore& core) {
 }
 
 }  // namespace
-
-double squares_in(const at::Tensor& gradient) {
-  if (gradient.is_sparse()) return squares_in(gradient._values());
-  if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat &&
-      gradient.is_non_overlapping_and_dense()) {
-    return kernels::sum_squares(
-        {gradient.const_data_ptr<float>(), static_cast<std::size_t>(gradient.numel())});
-  }
-  const double norm = at::linalg_vector_norm(gradient).to(at::kDouble).item<double>();
-  return norm * norm;
-}
-
-double clipping_factor(double squares, double max_norm) {
-  return std::min(max_norm / (std::sqrt(squares) + 1e-6), 1.0);
-}
 
 std::shared_ptr<Hook> measure_norm(std::shared_ptr<Hook> hook) {
   return std::make_shared<NormHook>(std::move(hook));

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "optim/norm.h"
-
 namespace brigade::optim {
 namespace {
 
@@ -54,6 +52,12 @@ void refuse_complex(at::ScalarType dtype) {
                "(at::view_as_real)"));
 }
 
+void refuse_clipping_on_device() {
+  throw ConfigError(
+      "clip_grad_norm with an optimizer in the backward pass is for CPUs; on a GPU step "
+      "after backward(), with optim::clip_grad_norm before");
+}
+
 std::string Attached::describe() const {
   std::string text = stepper.description;
   if (options.clip_grad_value)
@@ -82,12 +86,12 @@ void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
   held_.clear();  // of a pass that failed
   buckets_ = 0;
-  HookWrapper::begin_pass(pass);
+  MeasuringWrapper::begin_pass(pass);
 }
 
 void StepHook::check_dtype(at::ScalarType dtype) const {
   if (c10::isComplexType(dtype)) refuse_complex(dtype);
-  HookWrapper::check_dtype(dtype);
+  MeasuringWrapper::check_dtype(dtype);
 }
 
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass) {
@@ -115,9 +119,10 @@ Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm
   for (size_t i = 0; i < items.size(); ++i) items[i].used = used.data_ptr<float>()[i] > 0;
 }
 
-Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, bool undivided) {
+Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, Result wanted) {
   const at::Tensor buffer = bucket.buffer();
   Reduced reduced;
+  reduced.index = bucket.index();
   reduced.items = items_of(bucket, pass_);
   for (BucketItem& item : reduced.items) {
     if (pass_.complete) item.attached = plan_->find(item.parameter);
@@ -129,8 +134,12 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, bool un
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
   }
-  if (undivided) {
-    const auto found = co_await reduce_inner_undivided(bucket, comm);
+  if (wanted == Result::measured) {
+    const Measured found = co_await reduce_inner_measured(bucket, comm);
+    reduced.result = found.result;
+    reduced.squares = found.squares;
+  } else if (wanted == Result::undivided) {
+    const Undivided found = co_await reduce_inner_undivided(bucket, comm);
     reduced.result = found.result;
     reduced.scale = found.scale;
   } else {
@@ -145,12 +154,9 @@ Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
   const bool by_norm = std::ranges::any_of(plan_->attached, [](const Attached& each) {
     return each.options.clip_grad_norm.has_value();
   });
-  if (by_norm && !bucket.buffer().is_cpu()) {
-    throw ConfigError(
-        "clip_grad_norm with an optimizer in the backward pass is for CPUs; on a GPU step "
-        "after backward(), with optim::clip_grad_norm before");
-  }
-  Reduced reduced = co_await reduce_only(std::move(bucket), comm, /*undivided=*/!by_norm);
+  if (by_norm && !bucket.buffer().is_cpu()) refuse_clipping_on_device();
+  const Result wanted = by_norm ? Result::measured : Result::undivided;
+  Reduced reduced = co_await reduce_only(std::move(bucket), comm, wanted);
   at::Tensor result = reduced.result;
   if (by_norm) {
     hold(std::move(reduced), buckets);
@@ -167,29 +173,41 @@ void StepHook::hold(Reduced reduced, int64_t buckets) {
   if (buckets_ == 0 || static_cast<int64_t>(held_.size()) < buckets_) return;
   std::vector<Reduced> all = std::exchange(held_, {});
   lock.unlock();
-  // Every bucket is here, and nobody else comes in this pass.
+  // Every bucket is here, and nobody else comes in this pass. In one order on all ranks,
+  // which so find the same norm to the bit.
+  std::ranges::sort(all, {}, &Reduced::index);
   scale_by_norm(all);
   for (Reduced& each : all) finish(each);
 }
 
 void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
-  std::map<const Attached*, double> squares;
-  const auto each_gradient = [&](const auto& visit) {
-    for (Reduced& reduced : all) {
-      for (BucketItem& item : reduced.items) {
-        if (!item.attached || !item.attached->options.clip_grad_norm || !item.used)
-          continue;
-        visit(item.attached, gradient_in(reduced.result, item.parameter, item.offset));
-      }
-    }
+  const auto is_clipped = [](const BucketItem& item) {
+    return item.used && item.attached && item.attached->options.clip_grad_norm;
   };
-  each_gradient([&](const Attached* by, const at::Tensor& gradient) {
-    squares[by] += squares_in(gradient);
-  });
-  each_gradient([&](const Attached* by, at::Tensor gradient) {
-    const double factor = clipping_factor(squares[by], *by->options.clip_grad_norm);
-    if (factor < 1) gradient.mul_(factor);
-  });
+  std::map<const Attached*, double> squares;
+  for (const Reduced& reduced : all) {
+    const std::vector<BucketItem>& items = reduced.items;
+    const Attached* by = items.front().attached;
+    const bool whole = std::ranges::all_of(items, [&](const BucketItem& item) {
+      return is_clipped(item) && item.attached == by;
+    });
+    if (reduced.squares && whole) {
+      squares[by] += *reduced.squares;
+      continue;
+    }
+    for (const BucketItem& item : items) {
+      if (!is_clipped(item)) continue;
+      squares[item.attached] +=
+          squares_in(gradient_in(reduced.result, item.parameter, item.offset));
+    }
+  }
+  for (Reduced& reduced : all) {
+    for (BucketItem& item : reduced.items) {
+      if (!is_clipped(item)) continue;
+      item.scale =
+          clipping_factor(squares[item.attached], *item.attached->options.clip_grad_norm);
+    }
+  }
 }
 
 // On a CPU one parameter at a time: the step finds in the cache what was scaled. On a
@@ -202,7 +220,8 @@ void StepHook::finish(Reduced& reduced) {
   std::map<const Attached*, std::vector<ParameterStep>> steps;
   for (BucketItem& item : reduced.items) {
     at::Tensor gradient = gradient_in(reduced.result, item.parameter, item.offset);
-    if (!together && reduced.scale != 1) gradient.mul_(reduced.scale);
+    const double scale = item.scale * (together ? 1 : reduced.scale);
+    if (scale != 1) gradient.mul_(scale);
     if (!item.used) continue;
     if (item.attached) {
       const Attached& attached = *item.attached;

@@ -3,8 +3,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "brigade/hook_wrapper.h"
 #include "brigade/optim/in_backward.h"
+#include "optim/norm.h"
 
 namespace brigade::optim {
 
@@ -18,6 +18,9 @@ struct Attached {
 void check(const StepOptions& options);
 // Throws ConfigError: what steps in the backward pass takes reals only.
 [[noreturn]] void refuse_complex(at::ScalarType dtype);
+
+// Throws ConfigError: by the norm of all gradients, on CPUs only.
+[[noreturn]] void refuse_clipping_on_device();
 
 // Who steps which parameter.
 struct Plan {
@@ -36,6 +39,7 @@ struct BucketItem {
   int64_t offset = 0;
   bool used = true;  // by a rank
   const Attached* attached = nullptr;
+  double scale = 1;  // what the gradient is still to be multiplied with
 };
 // `used` of each item is about this rank only.
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass);
@@ -50,13 +54,13 @@ void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
 // parameter if the parameter is dense.
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
 
-class StepHook : public HookWrapper {
+class StepHook : public MeasuringWrapper {
  public:
   // `owns_gradients`: nobody writes reduced gradients into the parameters' grad() but this
   // hook, and those of parameters that step are dropped.
   StepHook(std::shared_ptr<Hook> inner, std::shared_ptr<const Plan> plan,
            bool owns_gradients)
-      : HookWrapper(std::move(inner)),
+      : MeasuringWrapper(std::move(inner)),
         plan_(std::move(plan)),
         owns_gradients_(owns_gradients) {}
 
@@ -74,9 +78,12 @@ class StepHook : public HookWrapper {
     at::Tensor result;
     // What the gradients in it are still to be multiplied with; finish() does.
     double scale = 1;
+    int64_t index = 0;                   // the bucket's
+    std::optional<double> squares = {};  // as in Measured
   };
-  // `undivided`: the scale need not be 1.
-  Task<Reduced> reduce_only(Bucket bucket, Comm& comm, bool undivided);
+  // What else is wanted of the result: the scale need not be 1; or its norm will be needed.
+  enum class Result { plain, undivided, measured };
+  Task<Reduced> reduce_only(Bucket bucket, Comm& comm, Result wanted);
   // Steps its parameters.
   void finish(Reduced& reduced);
   const HookPass& pass() const { return pass_; }

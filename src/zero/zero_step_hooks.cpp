@@ -179,7 +179,8 @@ class Interleaved : public ZeroStepHook {
     see(bucket);
     std::vector<Reduced> reduced;
     const bool complete = pass().complete;
-    reduced.push_back(co_await reduce_only(bucket, comm, /*undivided=*/complete));
+    const Result wanted = complete ? Result::undivided : Result::plain;
+    reduced.push_back(co_await reduce_only(bucket, comm, wanted));
     const at::Tensor result = reduced.front().result;
     if (complete) co_await finish_and_share(std::move(reduced), comm);
     co_return result;
@@ -199,7 +200,7 @@ class AfterLast : public ZeroStepHook {
     const std::shared_ptr<Pass> all = buckets_;
     if (!bucket.is_last()) all->missing.add();
     // Divided: a bucket may end here, before it is finished.
-    Reduced reduced = co_await reduce_only(bucket, comm, /*undivided=*/false);
+    Reduced reduced = co_await reduce_only(bucket, comm, Result::plain);
     const at::Tensor result = reduced.result;
     all->add(bucket.index(), std::move(reduced));
     if (!bucket.is_last() || !pass().complete) co_return result;

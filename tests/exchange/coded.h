@@ -2,10 +2,13 @@
 // coding.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "brigade/process_group.h"
 #include "codec/codecs.h"
 
 namespace brigade::testing {
@@ -36,6 +39,18 @@ inline at::Tensor coded_once(const at::Tensor& values, const Codec& codec, int64
   at::Tensor out = at::empty_like(values);
   codec.decode(wire, chunk, out);
   return out;
+}
+
+// They are those of the result, and the same bits on all ranks.
+inline void expect_squares_of(const at::Tensor& result,
+                              const std::optional<double>& squares,
+                              const ProcessGroup& group) {
+  ASSERT_TRUE(squares);
+  const double exact = result.to(at::kDouble).square().sum().item<double>();
+  EXPECT_NEAR(*squares, exact, 1e-6 * exact);
+  at::Tensor of_rank_0 = at::full({1}, *squares, at::kDouble);
+  group.broadcast(of_rank_0, 0);
+  EXPECT_EQ(of_rank_0.item<double>(), *squares);
 }
 
 }  // namespace brigade::testing

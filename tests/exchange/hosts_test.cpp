@@ -16,6 +16,7 @@ namespace {
 using engine::Engine;
 using testing::all_codecs;
 using testing::coded_once;
+using testing::expect_squares_of;
 using testing::make_bucket;
 using testing::run_ranks;
 using testing::values_of;
@@ -88,7 +89,8 @@ struct Exchanges {
   explicit Exchanges(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
         make_hook("exchange", [this](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
-          co_await two_phase->all_reduce(bucket.buffer(), residual, comm, moved);
+          squares.reset();
+          co_await two_phase->all_reduce(bucket.buffer(), residual, comm, moved, &squares);
           // Ranks that took no part in some collectives are still in step with the others.
           at::Tensor ranks = at::ones({1});
           co_await comm.all_reduce(ranks);
@@ -106,6 +108,7 @@ struct Exchanges {
   std::unique_ptr<TwoPhase> two_phase;
   at::Tensor residual;
   bool moved = false;
+  std::optional<double> squares;  // of the last result
 };
 
 class HostsExchange : public ::testing::TestWithParam<Hosts> {
@@ -134,6 +137,7 @@ void expect_the_bits_of_one_place(const ProcessGroup& group, Exchanges& exchange
       const at::Tensor result = exchange.run(values_of(n, group.rank(), 0));
       const at::Tensor expected = result_by_host(n, group.layout(), *codec);
       EXPECT_TRUE(at::equal(result, expected)) << (result - expected).abs().max();
+      expect_squares_of(result, exchange.squares, group);
     }
   }
 }

@@ -15,6 +15,7 @@ namespace {
 using engine::Engine;
 using testing::all_codecs;
 using testing::coded_once;
+using testing::expect_squares_of;
 using testing::make_bucket;
 using testing::run_ranks;
 using testing::values_of;
@@ -66,7 +67,8 @@ struct Exchange {
   explicit Exchange(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
         make_hook("exchange", [this](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
-          co_await two_phase->all_reduce(bucket.buffer(), residual, comm);
+          squares.reset();
+          co_await two_phase->all_reduce(bucket.buffer(), residual, comm, true, &squares);
           co_return bucket.buffer();
         }));
   }
@@ -77,6 +79,7 @@ struct Exchange {
   }
   std::unique_ptr<brigade::TwoPhase> two_phase;
   at::Tensor residual;
+  std::optional<double> squares;  // of the last result
 };
 
 class TwoPhaseExchange : public ::testing::TestWithParam<int> {};
@@ -100,6 +103,7 @@ TEST_P(TwoPhaseExchange, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
         if (group.rank() == root) expected = reference(inputs, *codec).clone();
         group.broadcast(expected, root);
         EXPECT_TRUE(at::equal(result, expected));
+        if (group.size() > 1) expect_squares_of(result, exchange.squares, group);
       }
     }
   });

@@ -28,6 +28,9 @@ void expect_clipped_alike(Ddp& ddp, double max_norm) {
   }
   const double expected = torch::nn::utils::clip_grad_norm_(theirs, max_norm);
   const double norm = clip_grad_norm(ddp, max_norm);
+  torch::Tensor of_rank_0 = torch::full({1}, norm, torch::kDouble);
+  ddp->group().broadcast(of_rank_0, 0);
+  EXPECT_EQ(norm, of_rank_0.item<double>()) << "ranks would clip differently";
   EXPECT_NEAR(norm, expected, 1e-6 * expected);
   for (size_t i = 0; i < theirs.size(); ++i) {
     const auto mine = ddp->parameters()[i].grad();
@@ -37,7 +40,9 @@ void expect_clipped_alike(Ddp& ddp, double max_norm) {
 
 TEST(ClipGradNorm, IsLibTorchsWithAMeasuredNormAndWithout) {
   run_ranks(2, [](ProcessGroup group) {
-    for (const char* hook : {"", "allreduce", "int8", "powersgd:rank=1,start=1"}) {
+    for (const char* hook :
+         {"", "allreduce", "fp16", "bf16", "quantize_per_channel", "int8", "int4", "fixed",
+          "powersgd:rank=1,start=1", "small+int8"}) {
       for (const bool views : {false, true}) {
         Ddp ddp(make_fork(), group,
                 {.bucket_cap_mb = kSmallBucket, .gradient_as_bucket_view = views});

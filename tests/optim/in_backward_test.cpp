@@ -204,8 +204,10 @@ void expect_close(const std::vector<torch::Tensor>& a, const std::vector<torch::
 
 TEST(OptimizerInBackward, ClipsByTheNormOfAllGradients) {
   run_ranks(2, [](ProcessGroup group) {
-    for (const bool views : {false, true}) {
-      Setting setting{.optimizer = "sgd:lr=0.5,momentum=0.9",
+    for (const char* hook : {"allreduce", "int8"}) {
+      const bool views = std::string_view(hook) == "int8";
+      Setting setting{.hook = hook,
+                      .optimizer = "sgd:lr=0.5,momentum=0.9",
                       .micro_batches = 2,
                       .step = {.clip_grad_norm = 0.05}};
       setting.ddp.gradient_as_bucket_view = views;

@@ -7,8 +7,9 @@
 //
 // torch::nn::utils::clip_grad_norm_ reads all gradients once more, after backward().
 // measure_norm adds up the squares of each bucket on the hook's own thread, when the bucket
-// is reduced and others are still under way. Gradients are written only if they are
-// clipped.
+// is reduced and others are still under way. Hooks with a codec, and the plain mean of a
+// number of ranks that is a power of two, take them while they write the result; after
+// others the bucket is read once more. Gradients are written only if they are clipped.
 //
 // With an optimizer in the backward pass: StepOptions::clip_grad_norm
 // (brigade/optim/in_backward.h).
@@ -22,7 +23,8 @@
 namespace brigade::optim {
 
 // Reduces as `hook` does, and remembers the norm of what came out. Its state is the inner
-// hook's; its name too. Throws ConfigError if there is no hook.
+// hook's; its name too. Either all ranks measure or none. Throws ConfigError if there is no
+// hook.
 BRIGADE_API std::shared_ptr<Hook> measure_norm(std::shared_ptr<Hook> hook);
 
 // After backward(), before the step: multiplies the gradients of all parameters that the
