@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kFirstBucketBytes = 1 << 20;
 constexpr double kBucketMiB = 25;
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
 int64_t bytes_of(const char* field, double mib) {
   if (!(mib > 0) || !std::isfinite(mib)) {
@@ -147,12 +146,6 @@ std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   return error.what();
 }
 
-std::vector<at::Tensor> tensors_of(const NamedBuffers& buffers) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor.detach());
-  return tensors;
-}
-
 std::string quoted(const std::vector<std::string>& names,
                    const std::vector<size_t>& which) {
   std::string text;
@@ -180,7 +173,7 @@ void DdpCore::State::make_reducer() {
   reducer.reset();  // before the next one: its hooks on the parameters must be gone
   auto made_of = reducer_options(options);
   made_of.first_buckets = bucket_indices(options, names);
-  reducer = torch_port::make_reducer(trained, names, sparse, group.c10d(), made_of);
+  reducer = torch_port::make_reducer(trained, names, sparse, collectives(), made_of);
   logger = torch_port::make_logger(reducer);
   initial_bucket_bytes = logger->get_bucket_sizes();
   static_first_pass_done = false;
@@ -245,24 +238,6 @@ void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) tr
   throw_missing_gradients(quoted(names, missing));
 }
 
-void DdpCore::State::broadcast_model(int root) const {
-  std::vector<at::Tensor> tensors;
-  for (const DdpParameter& parameter : model.parameters) {
-    tensors.push_back(parameter.tensor.detach());
-  }
-  if (options.broadcast_buffers && model.buffers) {
-    auto buffers = tensors_of(model.buffers());
-    tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  }
-  c10d::broadcast_coalesced(group.c10d(), tensors, kBroadcastBytes, root);
-}
-
-void DdpCore::State::broadcast_buffers(int root) const {
-  at::NoGradGuard no_grad;
-  c10d::broadcast_coalesced(group.c10d(), tensors_of(model.buffers()), kBroadcastBytes,
-                            root);
-}
-
 // ---- DdpCore ----------------------------------------------------------------------------
 
 DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
@@ -279,7 +254,7 @@ DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
   if (!refusal.empty()) throw ConfigError(refusal);
 
   state_->model = std::move(model);
-  state_->group = std::move(group);
+  state_->enter(std::move(group));
   state_->options = std::move(options);
   for (const DdpParameter& parameter : state_->model.parameters) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -301,6 +276,7 @@ DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
 DdpCore::~DdpCore() {
   state_->drop_low_precision();
   state_->close_engine();
+  state_->watched.reset();
 }
 
 void DdpCore::before_forward() {
@@ -318,6 +294,7 @@ void DdpCore::before_forward() {
         "computes with its bucket, and may use the model under NoGradGuard only");
   }
   if (s.low_precision) s.low_precision->abandon();
+  if (s.watched && s.syncs()) s.watched->begin_step();
   s.agree_on_hook();
   s.prepare_forward();
   if (s.has_buffers_to_sync()) {
@@ -382,9 +359,9 @@ void DdpCore::update_process_group(ProcessGroup group) {
   if (!group) throw ConfigError("update_process_group got an empty process group");
   state_->restore_full_precision();
   verify_same_on_all_ranks(state_->model, state_->options, group, {});
-  state_->group = std::move(group);
   state_->reducer->reset_state();
-  state_->reducer->update_process_group(state_->group.c10d());
+  state_->enter(std::move(group));
+  state_->reducer->update_process_group(state_->collectives());
   state_->layout_agreed = false;
   if (!state_->hook || state_->hook_group) return;
   state_->make_engine();
@@ -407,6 +384,7 @@ void DdpCore::leave_group() {
   s.close_engine();
   s.logger.reset();
   s.reducer.reset();
+  s.watched.reset();
   zero_grad(s.trained);
 }
 
@@ -415,7 +393,7 @@ void DdpCore::rejoin(ProcessGroup group) {
   if (s.hook_group)
     throw ConfigError("rejoin: the hook has a group of its own, which stays behind");
   verify_same_on_all_ranks(s.model, s.options, group, {});
-  s.group = std::move(group);
+  s.enter(std::move(group));
   s.joining.reset();
   s.buffer_sync = true;
   s.unchecked_passes = 0;
@@ -427,7 +405,7 @@ void DdpCore::rejoin(ProcessGroup group) {
 void DdpCore::reset() {
   State& s = *state_;
   leave_group();
-  s.group = s.group.duplicate();
+  s.enter(s.group.duplicate());
   s.joining.reset();
   s.buffer_sync = true;
   s.unchecked_passes = 0;

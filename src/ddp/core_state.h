@@ -12,6 +12,7 @@
 #include "brigade/ddp_core.h"
 #include "ddp/low_precision.h"
 #include "engine/engine.h"
+#include "engine/failure/watched_group.h"
 #include "engine/gradient_drop.h"
 
 namespace brigade {
@@ -20,6 +21,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   DdpModel model;  // without what is ignored
   DdpOptions options;
   ProcessGroup group;
+  // Over `group`: what collectives without a hook run in. Empty where there is nothing to
+  // watch.
+  std::unique_ptr<engine::WatchedGroup> watched;
 
   // The parameters that need gradients: by the Reducer's index, and back.
   std::vector<at::Tensor> trained;
@@ -33,6 +37,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // The nodes that the Reducer has put its hooks on; it keeps them alive.
   std::vector<const torch::autograd::Node*> accumulators;
   bool hooks_removed = false;
+  // By parameter, the accumulator that a guard of guard_accumulators() is on.
+  std::unordered_map<const c10::TensorImpl*, std::shared_ptr<torch::autograd::Node>>
+      guarded;
 
   // The hook that is set, if any, the engine that runs it, and the group it was given, if
   // any. The engine goes with its group; a Reducer takes a hook once only.
@@ -102,6 +109,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void make_engine(const std::string& name = "");  // empty: a new one
   void close_engine();
   void register_hook();
+  // From then on a hook that calls backward() through the model's parameters gets an error.
+  void guard_accumulators();
   void agree_on_hook();
   void agree_on_layout();
   void agree_on_engine();
@@ -118,6 +127,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // names.
   void prepare_forward();
   void prepare_backward(const std::vector<at::Tensor>& results);
+  // own_collectives.cpp
+  void enter(ProcessGroup entered);
+  const c10::intrusive_ptr<c10d::ProcessGroup>& collectives() const;
   void broadcast_model(int root) const;
   void broadcast_buffers(int root) const;
 

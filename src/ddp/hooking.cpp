@@ -1,4 +1,5 @@
 // How a hook comes to the Reducer.
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -10,6 +11,23 @@
 #include "torch_port/reducer.h"
 
 namespace brigade {
+namespace {
+
+// Called before an accumulator runs.
+class Guard : public torch::autograd::FunctionPreHook {
+ public:
+  explicit Guard(std::function<void()> check) : check_(std::move(check)) {}
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    check_();
+    return gradients;
+  }
+
+ private:
+  const std::function<void()> check_;
+};
+
+}  // namespace
 
 void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
@@ -40,7 +58,27 @@ void DdpCore::State::register_hook() {
     return engine->run(Bucket(bucket, parameter_names->of(bucket)));
   };
   reducer->register_comm_hook(engine::make_bridge(std::move(calls)));
+  guard_accumulators();
   logger->set_comm_hook(hook->name());
+}
+
+// The Reducer would take such gradients for those of the pass that the hook runs in; and
+// where the hook runs inside of a call of its own, it would wait for itself.
+void DdpCore::State::guard_accumulators() {
+  const auto check = [weak = weak_from_this()] {
+    const auto state = weak.lock();
+    if (!state || !state->engine || !engine::runs_hook_here(*state->engine)) return;
+    throw Error(
+        "backward: called by the hook of this very model, in its backward pass, for "
+        "gradients of the model's own parameters; a hook computes with its bucket");
+  };
+  for (const at::Tensor& parameter : trained) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto& known = guarded[parameter.unsafeGetTensorImpl()];
+    if (known == accumulator) continue;
+    known = accumulator;
+    accumulator->add_pre_hook(std::make_unique<Guard>(check));
+  }
 }
 
 // The hook may step the bucket's parameters, so this comes first.

@@ -10,12 +10,12 @@ namespace brigade {
 namespace {
 
 c10::intrusive_ptr<c10d::Work> start_all_reduce(
-    const ProcessGroup& group, at::Tensor tensor,
+    c10d::ProcessGroup& group, at::Tensor tensor,
     c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
-  return group.c10d()->allreduce(tensors, options);
+  return group.allreduce(tensors, options);
 }
 
 [[noreturn]] void throw_uneven(const at::Tensor& ended) {
@@ -32,7 +32,7 @@ c10::intrusive_ptr<c10d::Work> start_all_reduce(
 }  // namespace
 
 at::Tensor DdpCore::State::sum_over_ranks(at::Tensor tensor) const {
-  start_all_reduce(group, tensor)->wait();
+  start_all_reduce(*collectives(), tensor)->wait();
   return tensor;
 }
 
@@ -71,7 +71,7 @@ void DdpCore::State::shadow_pass() {
 }
 
 void DdpCore::State::announce_pass() {
-  auto work = start_all_reduce(group, at::ones({1}, at::TensorOptions(device())));
+  auto work = start_all_reduce(*collectives(), at::ones({1}, at::TensorOptions(device())));
   if (joining->options.throw_on_early_termination) {
     at::Tensor ended = ended_ranks(false);
     if (ended.any().item<bool>()) throw_uneven(ended);
@@ -82,12 +82,12 @@ void DdpCore::State::announce_pass() {
 
 void DdpCore::State::announce_gradient_sync() {
   joining->notice = start_all_reduce(
-      group, at::full({1}, syncs() ? 1.0F : 0.0F, at::TensorOptions(device())));
+      *collectives(), at::full({1}, syncs() ? 1.0F : 0.0F, at::TensorOptions(device())));
 }
 
 int DdpCore::State::agree_on_root(bool candidate) const {
   at::Tensor rank = at::full({1}, candidate ? group.rank() : -1, at::kInt).to(device());
-  start_all_reduce(group, rank, c10d::ReduceOp::MAX)->wait();
+  start_all_reduce(*collectives(), rank, c10d::ReduceOp::MAX)->wait();
   return rank.item<int>();
 }
 

@@ -7,14 +7,15 @@ namespace brigade {
 namespace {
 
 // Collective. The numbers of every rank, by rank.
-std::vector<std::vector<int64_t>> gather(const ProcessGroup& group,
+std::vector<std::vector<int64_t>> gather(c10d::ProcessGroup& group,
                                          const at::Device& device,
                                          const std::vector<int64_t>& mine) {
   const at::Tensor own = at::tensor(mine, at::kLong).to(device);
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < group.size(); ++rank) outputs[0].push_back(at::empty_like(own));
+  for (int rank = 0; rank < group.getSize(); ++rank)
+    outputs[0].push_back(at::empty_like(own));
   std::vector<at::Tensor> inputs{own};
-  group.c10d()->allgather(outputs, inputs)->wait();
+  group.allgather(outputs, inputs)->wait();
   std::vector<std::vector<int64_t>> all;
   for (const at::Tensor& output : outputs[0]) {
     const at::Tensor host = output.cpu();
@@ -39,11 +40,12 @@ void DdpCore::State::check_replicas() {
     all_names.push_back(parameter.name);
   }
   const auto hashes = engine::hash_tensors(tensors);
-  const auto wholes = gather(group, device(), {engine::hash_of(hashes)});
+  const auto wholes = gather(*collectives(), device(), {engine::hash_of(hashes)});
   if (std::equal(wholes.begin() + 1, wholes.end(), wholes.begin())) return;
   throw MismatchError(
       "the replicas have drifted apart within the last " + std::to_string(every) +
-      " passes: " + engine::describe_drift(all_names, gather(group, device(), hashes)) +
+      " passes: " +
+      engine::describe_drift(all_names, gather(*collectives(), device(), hashes)) +
       ". Something on these ranks changes parameters that the others do not change, or "
       "computes differently; check_replicas_every = 0 where they are meant to differ");
 }

@@ -7,6 +7,7 @@
 
 #include "base/exception_text.h"
 #include "base/huge_pages.h"
+#include "engine/failure/explain.h"
 #include "group/abort_switch.h"
 #include "torch_port/nccl_backend.h"
 
@@ -173,10 +174,9 @@ void Engine::order_stream(BucketRun& run) {
 
 void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (error) {
-    std::string text = base::text_of(error);
-    // Gloo does not say for whom it has waited.
-    if (text.find("imed out") != std::string::npos)
-      text += failure_store_.describe_silent_ranks();
+    std::vector<ProcessGroup> groups = station_groups_.all();
+    groups.push_back(group_);
+    const std::string text = explain(base::text_of(error), groups, failure_store_);
     fail_all(failure_store_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
                                         run.describe() + ": " + text));
     return;

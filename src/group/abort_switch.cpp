@@ -1,15 +1,10 @@
 #include "group/abort_switch.h"
 
-#include <dirent.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <charconv>
-#include <memory>
 #include <thread>
 
 #include "brigade/error.h"
-#include "group/network.h"
+#include "group/sockets.h"
 
 namespace brigade::group {
 namespace {
@@ -17,28 +12,6 @@ namespace {
 // Between two looks at the store.
 constexpr std::chrono::microseconds kFirstPause{200};
 constexpr std::chrono::microseconds kLongestPause{10'000};
-
-std::string end_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
-  Address address;
-  address.length = sizeof address.storage;
-  if (name(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0)
-    return {};
-  const int family = address.storage.ss_family;
-  if (family != AF_INET && family != AF_INET6) return {};
-  return endpoint(address.host(), address.port());
-}
-
-std::vector<int> open_descriptors() {
-  std::vector<int> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
-  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
-    const std::string_view name = entry->d_name;
-    int fd = -1;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (error == std::errc() && end == name.data() + name.size()) found.push_back(fd);
-  }
-  return found;
-}
 
 void shut_down(const std::vector<GroupSockets>& groups) {
   if (groups.empty()) return;
@@ -55,6 +28,15 @@ void shut_down(const std::vector<GroupSockets>& groups) {
       break;
     }
   }
+}
+
+const AbortSwitch* switch_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  for (auto at = store; auto* prefix = dynamic_cast<c10d::PrefixStore*>(at.get());
+       at = prefix->getUnderlyingStore()) {
+    if (const auto* found = dynamic_cast<const AbortableStore*>(prefix))
+      return &found->abort_switch();
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -114,13 +96,13 @@ std::string AbortSwitch::why() const {
   return aborted_ ? "the group was aborted: " + why_ : "";
 }
 
+bool can_be_aborted(const c10::intrusive_ptr<c10d::Store>& store) {
+  return switch_of(store) != nullptr;
+}
+
 std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store) {
-  for (auto at = store; auto* prefix = dynamic_cast<c10d::PrefixStore*>(at.get());
-       at = prefix->getUnderlyingStore()) {
-    if (const auto* found = dynamic_cast<const AbortableStore*>(prefix))
-      return found->abort_switch().why();
-  }
-  return {};
+  const AbortSwitch* found = switch_of(store);
+  return found ? found->why() : "";
 }
 
 AbortableStore::AbortableStore(const std::string& prefix,

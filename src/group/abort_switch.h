@@ -68,6 +68,8 @@ class AbortableStore : public c10d::PrefixStore {
 // once: one that waits on the device behind another's kernel could not end before it.
 void abort_on_device(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
 
+// Whether the groups whose store this is have an AbortSwitch.
+bool can_be_aborted(const c10::intrusive_ptr<c10d::Store>& store);
 // Why the groups whose store this is were aborted; empty: they were not.
 std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store);
 

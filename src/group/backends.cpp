@@ -7,6 +7,7 @@
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/process_group_state.h"
+#include "group/sockets.h"
 #include "torch_port/nccl_backend.h"
 #include "torch_port/solo_backend.h"
 
@@ -21,17 +22,24 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
 }
 
-// `listens_at`, if given, gets the endpoint at which this rank's peers reach it.
-BackendPtr connect_gloo(const ProcessGroup::State& state, std::string* listens_at) {
+// In larger groups it would be much to tell.
+constexpr int kTellsConnections = 64;
+
+// `endpoints` gets where this rank's peers reach it and then, in front of each a space, its
+// ends of the connections that it has opened.
+BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints) {
   try {
+    const auto before = connections();
     int listener = -1;
-    auto backend =
-        torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank, state.size,
-                                      state.gloo, listens_at ? &listener : nullptr);
-    if (listener >= 0) {
-      const Address own = own_address(listener);
-      *listens_at = endpoint(own.host(), own.port());
-    }
+    auto backend = torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank,
+                                                 state.size, state.gloo, &listener);
+    if (listener < 0) return backend;
+    const Address own = own_address(listener);
+    const std::string listens_at = endpoint(own.host(), own.port());
+    endpoints = listens_at;
+    if (state.size > kTellsConnections) return backend;
+    for (const auto& [inode, end] : connections())
+      if (!before.contains(inode) && end != listens_at) endpoints += " " + end;
     return backend;
   } catch (const std::exception& error) {
     const auto& gloo = state.gloo;
@@ -53,7 +61,16 @@ void ignore_broken_pipes() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-void connect_nccl(ProcessGroup::State& state, std::string* listens_at) {
+GroupSockets sockets_of(const std::vector<std::string>& endpoints, int rank) {
+  GroupSockets sockets;
+  for (const std::string& text : endpoints)
+    sockets.peers.push_back(text.substr(0, text.find(' ')));
+  sockets.own = sockets.peers[static_cast<size_t>(rank)];
+  sockets.peers.erase(sockets.peers.begin() + rank);
+  return sockets;
+}
+
+void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
   const c10::Device device = torch_port::bind_cuda_device(state.device);
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
@@ -61,13 +78,13 @@ void connect_nccl(ProcessGroup::State& state, std::string* listens_at) {
                                                         state.size, state.timeout));
   // CPU tensors have a way too.
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO,
-                          connect_gloo(state, listens_at));
+                          connect_gloo(state, endpoints));
   state.group->setDefaultBackend(Group::BackendType::NCCL);
   if (state.abort) state.abort->add(state.group);
 }
 
-void connect_cpu(ProcessGroup::State& state, std::string* listens_at) {
-  auto gloo = connect_gloo(state, listens_at);
+void connect_cpu(ProcessGroup::State& state, std::string& endpoints) {
+  auto gloo = connect_gloo(state, endpoints);
   // Gloo takes CUDA tensors too: it stages them through pinned memory.
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO, gloo);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::GLOO, gloo);
@@ -99,18 +116,18 @@ void connect(ProcessGroup::State& state) {
   }
   ignore_broken_pipes();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
-  std::string listens_at;
+  std::string mine;
   if (state.backend == "nccl") {
-    connect_nccl(state, state.abort ? &listens_at : nullptr);
+    connect_nccl(state, mine);
   } else {
-    connect_cpu(state, state.abort ? &listens_at : nullptr);
+    connect_cpu(state, mine);
   }
   // Nobody goes on before all are connected: a rank that left its group at once would close
   // connections on which its peers are still waiting for others.
-  auto endpoints = gather_texts(state, "connect", listens_at, state.timeout);
-  if (!state.abort) return;
-  endpoints.erase(endpoints.begin() + state.rank);
-  state.abort->add({std::move(listens_at), std::move(endpoints)});
+  auto endpoints = gather_texts(state, "connect", mine, state.timeout);
+  if (state.abort) state.abort->add(sockets_of(endpoints, state.rank));
+  torch_port::set_endpoints(*state.group->getBackend(c10::DeviceType::CPU),
+                            std::move(endpoints));
 }
 
 }  // namespace brigade::group

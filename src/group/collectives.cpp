@@ -28,7 +28,9 @@ void run(const char* what, ProcessGroup::State& state, Start start,
   try {
     start()->wait(limit);
   } catch (const std::exception& error) {
-    const std::string cause = base::cause_of(error);
+    std::string cause = base::cause_of(error);
+    if (const auto peer = torch_port::rank_named_in(*state.group, cause))
+      cause += ", which is rank " + std::to_string(state.world_ranks[*peer]);
     const std::string text = std::string(what) + " on rank " +
                              std::to_string(state.world_ranks[state.rank]) + ": " + cause;
     if (cause.find("imed out") != std::string::npos) throw TimeoutError(text);

@@ -4,5 +4,6 @@
 
 namespace c10d {
 class Backend;
+class ProcessGroup;
 class Store;
 }  // namespace c10d

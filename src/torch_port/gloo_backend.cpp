@@ -1,14 +1,19 @@
 #define USE_C10D_GLOO
 #include "torch_port/gloo_backend.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "torch_port/live_works.h"
@@ -74,14 +79,39 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GlooOptions& option
   return device;
 }
 
+class NamedGloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  std::vector<std::string> endpoints;  // by rank; empty: not told
+};
+
+// As gloo writes "127.0.0.1:4711": "[127.0.0.1]:26386", with the port's bytes as they stand
+// in memory.
+std::string as_gloo_writes(const std::string& endpoint) {
+  const size_t colon = endpoint.rfind(':');
+  if (colon == std::string::npos) return endpoint;
+  const std::string host = endpoint.substr(0, colon);
+  const int port = std::atoi(endpoint.c_str() + colon + 1);
+  return (host.starts_with('[') ? host : "[" + host + "]") + ":" +
+         std::to_string(htons(static_cast<std::uint16_t>(port)));
+}
+
+bool has_endpoint(const std::string& text, const std::string& endpoint) {
+  const std::string written = as_gloo_writes(endpoint);
+  const size_t at = text.find(written);
+  if (at == std::string::npos) return false;
+  const size_t end = at + written.size();
+  return end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0;
+}
+
 // Its collectives can be given up. Those that LibTorch and this library use; the others are
 // as ever. No wrapper: LibTorch's Logger takes any backend named gloo for this class.
-class AbortableGloo : public c10d::ProcessGroupGloo {
+class AbortableGloo : public NamedGloo {
  public:
   AbortableGloo(std::shared_ptr<LiveWorks> works,
                 const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                 c10::intrusive_ptr<Options> options)
-      : ProcessGroupGloo(store, rank, size, std::move(options)), works_(std::move(works)) {}
+      : NamedGloo(store, rank, size, std::move(options)), works_(std::move(works)) {}
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
     return follow(tensors, ProcessGroupGloo::broadcast(tensors, opts));
@@ -140,11 +170,31 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
   if (options.works) {
     backend = c10::make_intrusive<AbortableGloo>(options.works, limited, rank, size, gloo);
   } else {
-    backend = c10::make_intrusive<Gloo>(limited, rank, size, gloo);
+    backend = c10::make_intrusive<NamedGloo>(limited, rank, size, gloo);
   }
   backend->setTimeout(options.timeout);
   backend->setSequenceNumberForGroup();
   return backend;
+}
+
+void set_endpoints(c10d::Backend& gloo, std::vector<std::string> endpoints) {
+  if (auto* named = dynamic_cast<NamedGloo*>(&gloo))
+    named->endpoints = std::move(endpoints);
+}
+
+std::optional<int> rank_named_in(c10d::ProcessGroup& group, const std::string& text) {
+  const auto& devices = group.getDeviceTypes();
+  if (std::ranges::find(devices, c10::Device(c10::DeviceType::CPU)) == devices.end())
+    return std::nullopt;
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
+  const auto* named = dynamic_cast<const NamedGloo*>(backend.get());
+  if (!named) return std::nullopt;
+  for (size_t rank = 0; rank < named->endpoints.size(); ++rank) {
+    std::istringstream ends(named->endpoints[rank]);
+    for (std::string end; ends >> end;)
+      if (has_endpoint(text, end)) return static_cast<int>(rank);
+  }
+  return std::nullopt;
 }
 
 }  // namespace brigade::torch_port

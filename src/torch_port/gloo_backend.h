@@ -2,7 +2,9 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "torch_port/c10d_forward.h"
 
@@ -32,5 +34,12 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
                                                     int rank, int size,
                                                     const GlooOptions& options,
                                                     int* listener = nullptr);
+
+// Tells a backend of make_gloo_backend() the ranks' ends of its connections, by rank:
+// "127.0.0.1:4711 127.0.0.1:35124".
+void set_endpoints(c10d::Backend& gloo, std::vector<std::string> endpoints);
+// The rank one of whose ends stands in an error's text, where the group's backend for CPU
+// tensors was told.
+std::optional<int> rank_named_in(c10d::ProcessGroup& group, const std::string& text);
 
 }  // namespace brigade::torch_port

@@ -39,6 +39,7 @@ enum class Mistake {
   wrong_dtype,
   never_completes,
   trains_its_model,
+  goes_back_again,
   sets_a_hook,
 };
 
@@ -59,6 +60,9 @@ struct Clumsy {
   void reenter(Mistake which) const {
     const at::AutoGradMode with_graph(true);
     if (which == Mistake::trains_its_model) rig->ddp->forward(rig->inputs(0)).backward();
+    // Of a loss that it has kept, say; a penalty on the parameters needs no forward pass.
+    if (which == Mistake::goes_back_again)
+      rig->ddp->core().parameters().front().square().sum().backward();
     if (which == Mistake::sets_a_hook) rig->ddp->set_hook(make_hook("fp16"));
   }
 
@@ -140,6 +144,7 @@ const FailureCase kMistakes[]{
     {Mistake::wrong_size, "gave back 5 elements of float on cpu, but the bucket has"},
     {Mistake::wrong_dtype, "of c10::Half on cpu, but the bucket has"},
     {Mistake::trains_its_model, "forward: called by the hook of this very model"},
+    {Mistake::goes_back_again, "backward: called by the hook of this very model"},
     {Mistake::sets_a_hook, "set_hook: a backward pass is under way"},
 };
 

@@ -5,18 +5,21 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "brigade/error.h"
+
 namespace brigade::engine {
 namespace {
 
-// How long another rank is listened to: some beats of the watcher's.
+// How long another rank is listened to: some beats of the watcher's. Who listens beats too,
+// so often: others may listen at the same time.
 constexpr std::chrono::milliseconds kListen{700};
+constexpr int kBeats = 4;
 
 }  // namespace
 
-c10d::Store& FailureStore::store() {
-  std::lock_guard lock(mutex_);
-  if (!store_) store_ = group_.store()->clone();
-  return *store_;
+c10d::Store& FailureStore::store() const {
+  if (!group_.store()) throw Error("the group has no store");
+  return *group_.store();
 }
 
 std::string FailureStore::first_cause(const std::string& mine) {
@@ -56,7 +59,10 @@ std::vector<std::string> FailureStore::beats() {
 
 std::vector<bool> FailureStore::listen() {
   const auto before = beats();
-  std::this_thread::sleep_for(kListen);
+  for (int i = 0; i < kBeats; ++i) {
+    beat();
+    std::this_thread::sleep_for(kListen / kBeats);
+  }
   const auto after = beats();
   std::vector<bool> heard;
   for (int rank = 0; rank < group_.size(); ++rank)
@@ -89,7 +95,9 @@ std::string FailureStore::describe_silent_ranks() {
     }
     if (silent.empty()) return {};
     return "; nothing is heard of rank " + silent +
-           ": stopped, lost, or not in this backward pass";
+           ": stopped, lost, or not in this backward pass. If it had fewer batches, run "
+           "the "
+           "training loop of every rank in join()";
   } catch (const std::exception&) {
     return {};  // the store is gone as well
   }

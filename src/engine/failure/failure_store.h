@@ -12,8 +12,8 @@
 
 namespace brigade::engine {
 
-// Thread-safe. Has its own connection to the group's store, opened when it is first needed:
-// a client serves one call at a time, and the group's may be blocked in a wait.
+// Thread-safe. Uses the group's own connections to the store, which do not hold each other
+// up (WatchedStore). A new one would be waited for, where the store's host is gone.
 class FailureStore {
  public:
   // `name` is equal on all ranks and different for each engine of the group.
@@ -38,7 +38,7 @@ class FailureStore {
   const std::string& identity();
 
  private:
-  c10d::Store& store();
+  c10d::Store& store() const;
   std::string key() const { return name_ + "/failure"; }
   std::string beat_key(int rank) const { return name_ + "/beat/" + std::to_string(rank); }
   std::vector<std::string> beats();
@@ -46,8 +46,6 @@ class FailureStore {
 
   const ProcessGroup group_;
   const std::string name_;
-  std::mutex mutex_;
-  c10::intrusive_ptr<c10d::Store> store_;
   std::once_flag identity_made_;
   std::string identity_;
   std::atomic<int64_t> beats_{0};

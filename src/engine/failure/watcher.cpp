@@ -29,6 +29,14 @@ void Watcher::start() {
   if (!stop_ && !thread_.joinable()) thread_ = std::thread([this] { watch(); });
 }
 
+void Watcher::look_now() {
+  {
+    std::lock_guard lock(mutex_);
+    look_now_ = true;
+  }
+  wake_.notify_all();
+}
+
 void Watcher::stop() {
   {
     std::lock_guard lock(mutex_);
@@ -40,7 +48,10 @@ void Watcher::stop() {
 
 void Watcher::watch() {
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, kLook, [&] { return stop_; })) {
+  while (true) {
+    wake_.wait_for(lock, kLook, [&] { return stop_ || look_now_; });
+    if (stop_) return;
+    look_now_ = false;
     lock.unlock();
     check_peers();
     lock.lock();

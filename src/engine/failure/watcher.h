@@ -33,6 +33,8 @@ class Watcher {
 
   // Starts the thread, unless it runs or was stopped.
   void start();
+  // Something has failed: the thread need not wait until it looks next.
+  void look_now();
   // Ends the thread and waits for it.
   void stop();
 
@@ -47,6 +49,7 @@ class Watcher {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
+  bool look_now_ = false;
   std::thread thread_;
 };
 

@@ -1,0 +1,44 @@
+// The collectives of a model that are not its gradients'.
+#include "ddp/core_state.h"
+
+namespace brigade {
+namespace {
+
+constexpr size_t kBroadcastBytes = size_t{250} << 20;
+
+std::vector<at::Tensor> tensors_of(const NamedBuffers& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor.detach());
+  return tensors;
+}
+
+}  // namespace
+
+void DdpCore::State::enter(ProcessGroup entered) {
+  group = std::move(entered);
+  watched = engine::WatchedGroup::make(group);
+}
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& DdpCore::State::collectives() const {
+  return watched ? watched->c10d() : group.c10d();
+}
+
+void DdpCore::State::broadcast_model(int root) const {
+  std::vector<at::Tensor> tensors;
+  for (const DdpParameter& parameter : model.parameters) {
+    tensors.push_back(parameter.tensor.detach());
+  }
+  if (options.broadcast_buffers && model.buffers) {
+    auto buffers = tensors_of(model.buffers());
+    tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  }
+  c10d::broadcast_coalesced(collectives(), tensors, kBroadcastBytes, root);
+}
+
+void DdpCore::State::broadcast_buffers(int root) const {
+  at::NoGradGuard no_grad;
+  c10d::broadcast_coalesced(collectives(), tensors_of(model.buffers()), kBroadcastBytes,
+                            root);
+}
+
+}  // namespace brigade

@@ -1,0 +1,80 @@
+// A rank that is not in a step of the others, in a model without a hook: they say which.
+#include <signal.h>
+#include <unistd.h>
+
+#include "ddp/models.h"
+
+namespace brigade::testing {
+namespace {
+
+void make_step(DistributedDataParallel<NetImpl>& ddp, const ProcessGroup& group) {
+  ddp->zero_grad();
+  torch::mse_loss(ddp(share(batch(1, 12), group)), share(target(1, 12), group)).backward();
+}
+
+std::string failure_of_step(DistributedDataParallel<NetImpl>& ddp,
+                            const ProcessGroup& group) {
+  try {
+    make_step(ddp, group);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error of brigade's";
+}
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
+}
+
+TEST(LostRanks, OneThatIsStoppedInAStepIsNamedByTheOthers) {
+  run_ranks(3,
+            [](ProcessGroup group) {
+              const auto pids = group.gather_texts("pids", std::to_string(getpid()));
+              Net net = seeded();
+              DistributedDataParallel ddp(net, group);
+              for (int step = 0; step < 2; ++step) make_step(ddp, group);
+              if (group.rank() == 1) raise(SIGSTOP);
+              const std::string text = failure_of_step(ddp, group);
+              // Only now may it go on, and learns the same.
+              if (group.rank() == 0) kill(std::stoi(pids[1]), SIGCONT);
+              expect_says(text, "all-reduce, step 2: ");
+              expect_says(text, "nothing is heard of rank 1: stopped, lost");
+              EXPECT_EQ(failure_of_step(ddp, group), text) << "the first cause is kept";
+            },
+            {.timeout = std::chrono::seconds(1)});
+}
+
+// The processes' connections end with them, at once: nobody waits for the time limit.
+TEST(LostRanks, OneThatHasFewerBatchesIsNamedAndJoinIsRecommended) {
+  for (const int short_one : {2, 0}) {
+    run_ranks(3, [short_one](ProcessGroup group) {
+      Net net = seeded();
+      DistributedDataParallel ddp(net, group);
+      for (int step = 0; step < 2; ++step) make_step(ddp, group);
+      if (group.rank() == short_one) return;
+      const std::string text = failure_of_step(ddp, group);
+      expect_says(text, ", step 2: rank " + std::to_string(short_one) + " is gone");
+      expect_says(text, "join()");
+      EXPECT_EQ(text.find("gloo"), std::string::npos) << text;
+    });
+  }
+}
+
+// It lives, and may come later: only at the time limit is it missed.
+TEST(LostRanks, OneThatHasLeftTheLoopAndLivesIsNamedToo) {
+  run_ranks(2,
+            [](ProcessGroup group) {
+              Net net = seeded();
+              DistributedDataParallel ddp(net, group);
+              for (int step = 0; step < 2; ++step) make_step(ddp, group);
+              if (group.rank() == 1) return group.barrier(std::chrono::seconds(20));
+              const std::string text = failure_of_step(ddp, group);
+              expect_says(text, "nothing is heard of rank 1: ");
+              expect_says(text, "join()");
+              group.barrier();
+            },
+            {.timeout = std::chrono::seconds(1)});
+}
+
+}  // namespace
+}  // namespace brigade::testing
