@@ -45,27 +45,28 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
 
-# brigade_unity(TARGET [MOST] [TOGETHER]): the sources of each folder are compiled together, up to MOST (default 8) at a time: LibTorch's headers
-# take longer to read than most sources to compile. Names in anonymous namespaces must differ within a folder. TOGETHER: within the whole target.
+# brigade_unity(TARGET [MOST] [TOGETHER]): the sources of a room (src/hooks with the folders in it) are compiled together, up to MOST (default 30) at
+# a time: LibTorch's headers take two seconds to load even precompiled, and what one source instantiates the next one needs too. Names in anonymous
+# namespaces must differ within a room. TOGETHER: within the whole target.
 function(brigade_unity target)
   if(NOT BRIGADE_UNITY)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 unity "TOGETHER" "" "")
-  set(most 8)
+  set(most 30)
   if(unity_UNPARSED_ARGUMENTS)
     set(most ${unity_UNPARSED_ARGUMENTS})
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
-    # Named after the folder's place in the project: another build of the same sources has batches of the same names.
+    # Named after the room's place in the project: another build of the same sources has batches of the same names.
     cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE path)
     cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    cmake_path(GET path PARENT_PATH folder)
+    string(REGEX MATCH "^[^/]+/[^/]+" room "${path}")
     if(unity_TOGETHER)
-      set(folder "${target}")
+      set(room "${target}")
     endif()
-    string(MAKE_C_IDENTIFIER "${folder}" place)
+    string(MAKE_C_IDENTIFIER "${room}" place)
     if(NOT DEFINED count_${place})
       set(count_${place} 0)
     endif()

@@ -53,15 +53,13 @@ std::shared_ptr<Hook> dense(const base::OptionSpec& given) {
   return with_small_option(factory(given.flag("flat", false)), given.size("small", 0));
 }
 
-constexpr double kRatio = 0.01;
-
 std::shared_ptr<Hook> top_k(const base::OptionSpec& given) {
   return with_small_option(
-      make_top_k(given.number("ratio", kRatio), given.flag("flat", false)),
+      make_top_k(given.number("ratio", kDefaultRatio), given.flag("flat", false)),
       given.size("small", 0));
 }
 std::shared_ptr<Hook> random_k(const base::OptionSpec& given) {
-  return make_random_k(given.number("ratio", kRatio), given.natural("seed", 0));
+  return make_random_k(given.number("ratio", kDefaultRatio), given.natural("seed", 0));
 }
 
 template <std::shared_ptr<PowerSGDHook> (*factory)(PowerSGDOptions)>

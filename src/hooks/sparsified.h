@@ -6,6 +6,8 @@
 
 namespace brigade {
 
+inline constexpr double kDefaultRatio = 0.01;
+
 // The share `ratio` of the values, those of the largest magnitudes, by the two-phase
 // exchange: 6 bytes each. `flat`: as in TwoPhase. Throws ConfigError unless 0 < ratio <= 1.
 std::shared_ptr<Hook> make_top_k(double ratio, bool flat);

@@ -8,6 +8,7 @@
 
 #include "codec/codecs.h"
 #include "hooks/hook_text.h"
+#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {
@@ -15,12 +16,10 @@ namespace {
 constexpr int64_t kSample = int64_t{1} << 18;  // values
 constexpr double kPiece = int64_t{1} << 21;    // a segment of the two-phase exchange
 
-constexpr double kRatio = 0.01;  // the hooks' own default
-
 // Of "topk:ratio=0.05".
 double ratio_of(const std::string& spec) {
   const size_t place = spec.find("ratio=");
-  return place == std::string::npos ? kRatio : std::atof(spec.c_str() + place + 6);
+  return place == std::string::npos ? kDefaultRatio : std::atof(spec.c_str() + place + 6);
 }
 
 std::unique_ptr<Codec> codec_of(std::string_view name, const std::string& spec) {

@@ -22,7 +22,7 @@ constexpr milliseconds kOneTry{2000};
 // Who asks for a secret does so at once; a store says nothing.
 constexpr milliseconds kGreetingComes{300};
 // How long node 0 may take to ask for it, or to answer.
-constexpr milliseconds kSilence{10'000};
+constexpr milliseconds kVisitSilence{10'000};
 
 // A connection that waits until a deadline, and no longer.
 class Visit {
@@ -112,7 +112,7 @@ std::optional<group::Address> knock(const FirstNode& node,
   const auto there =
       group::try_reach(node.host, node.port, steady_clock::now() + kOneTry, &why);
   if (!there) return std::nullopt;
-  Visit visit(*there, steady_clock::now() + std::min(kSilence, node.limit / 2));
+  Visit visit(*there, steady_clock::now() + std::min(kVisitSilence, node.limit / 2));
   ClientHandshake handshake(std::move(secret), 0);
   while (true) {
     const std::string bytes = visit.hear(handshake.wants());

@@ -18,7 +18,7 @@ constexpr milliseconds kBusy{5};
 constexpr milliseconds kIdle{100};
 
 // How long a process that lives may need to say so.
-constexpr milliseconds kSilence{5000};
+constexpr milliseconds kMemberSilence{5000};
 // The same for the launcher of a host whose workers are waited for: it beats ten times a
 // second.
 constexpr milliseconds kGuestSilence{1500};
@@ -47,7 +47,7 @@ void JobSteward::serve(c10::intrusive_ptr<c10d::Store> store) {
   membership_ = std::make_unique<Membership>(
       MembershipOptions{.min_workers = options_.min_workers,
                         .grace = options_.grace,
-                        .silence = std::min(limit_, kSilence),
+                        .silence = std::min(limit_, kMemberSilence),
                         .limit = std::max(limit_, kToBecomeReady)},
       *mail_);
   for (const auto& [worker, local_rank] : local_ranks_)
