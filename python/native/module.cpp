@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
+#include "brigade/report/live.h"
 #include "engine/agreement/replicas.h"
 #include "python_hook.h"
 #include "reduction.h"
@@ -116,6 +117,8 @@ void bind_hooks(py::module_& m) {
       });
 
   m.def("make_hook", [](const std::string& spec) { return make_hook(spec); });
+  m.def("show_loss", &report::show_loss, py::arg("loss"),
+        "Tells brigade top and --metrics-port this rank's loss. Costs next to nothing.");
   m.def("fp16_compress_wrapper", &fp16_compress_wrapper);
   m.def("bf16_compress_wrapper", &bf16_compress_wrapper);
   m.def(

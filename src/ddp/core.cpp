@@ -297,11 +297,10 @@ void DdpCore::before_forward() {
   if (s.watched && s.syncs()) s.watched->begin_step();
   s.agree_on_hook();
   s.prepare_forward();
-  if (s.has_buffers_to_sync()) {
-    s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
-  }
+  if (s.has_buffers_to_sync()) s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
   if (s.joining) s.announce_gradient_sync();
   s.check_replicas();
+  s.tell_of_step();
   if (s.low_precision) s.low_precision->lower(s.model);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
+#include "group/live/rank_page.h"
 
 namespace brigade {
 namespace {
@@ -185,6 +186,12 @@ void ElasticJob::State::join(const Place& place) {
   while (group.wait_for(milliseconds(5)) != std::future_status::ready)
     place.abort->throw_if_aborted();
   group_ = group.get();
+  if (auto* page = group::RankPage::of_this_process()) {
+    page->update([&](group::RankStatus& status) {
+      status.generation = place.generation;
+      status.members = plan.size;
+    });
+  }
 }
 
 void ElasticJob::State::say_formed() {

@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "base/files/error_file.h"
+#include "group/live/rank_page.h"
 #include "group/store/mailbox.h"
 #include "launch/worker_streams.h"
 
@@ -151,6 +152,8 @@ void Attempt::start(int local_rank) {
   worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
   WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
   spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
+  spec.environment[group::kStatusFile] =
+      plan_.status->page_for(rank, /*replaces=*/number >= plan_.workers);
   if (plan_.steward) {
     spec.environment[group::kWorkerNumber] =
         std::to_string(plan_.steward->first_number() + number);

@@ -20,6 +20,7 @@
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
+#include "launch/watch/job_watch.h"
 #include "launch/worker_environment.h"
 
 namespace brigade::launching {
@@ -71,7 +72,8 @@ class Job {
         family_(unique_mark()),
         folder_(options,
                 "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
-        watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
+        watch_(workers, options, host_name()),
+        watcher_(family_, {folder_.kept() ? "" : folder_.path(), watch_.folder()}) {}
 
   void run();
 
@@ -109,6 +111,7 @@ class Job {
   milliseconds limit_;
   WorkerFamily family_;
   JobFolder folder_;
+  JobWatch watch_;
   Watcher watcher_;
   HeldSignals signals_;
   // With several hosts only.
@@ -422,7 +425,10 @@ AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
     variables.emplace(WorkerFamily::kMarkName, family_.mark());
     return variables;
   };
-  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
+  watch_.begin(plan, place);
+  AttemptResult result = run_attempt(plan, body_, options_, signals_, family_, watcher_);
+  watch_.end();
+  return result;
 }
 
 std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {

@@ -88,7 +88,8 @@ bool has_ended(pid_t child, int& status) {
   }
 }
 
-[[noreturn]] void watch(int pipe, WorkerFamily family, const std::string& folder) {
+[[noreturn]] void watch(int pipe, WorkerFamily family,
+                        const std::vector<std::string>& folders) {
   prctl(PR_SET_NAME, "brigade-watch");
   setsid();
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
@@ -109,7 +110,8 @@ bool has_ended(pid_t child, int& status) {
   }
   kill_all(family);
   std::error_code ignored;
-  if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+  for (const std::string& folder : folders)
+    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
   _exit(0);
 }
 
@@ -148,7 +150,8 @@ void WorkerFamily::signal(int signal) const {
   for (pid_t worker : workers_) kill(-worker, SIGCONT);
 }
 
-Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder) {
+Watcher::Watcher(const WorkerFamily& family,
+                 const std::vector<std::string>& temporary_folders) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(std::string("no pipe: ") + std::strerror(errno));
@@ -156,7 +159,7 @@ Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder
   if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
   if (pid_ == 0) {
     close(ends[1]);
-    watch(ends[0], family, temporary_folder);
+    watch(ends[0], family, temporary_folders);
   }
   close(ends[0]);
   pipe_ = ends[1];

@@ -35,11 +35,11 @@ class WorkerFamily {
 
 // A process of its own that outlives the launcher by a moment: when the launcher dies
 // without a word, by SIGKILL say, it kills the family and removes the job's temporary
-// folder.
+// folders.
 class Watcher {
  public:
   // Forks. REQUIRES: as launch() with a function, unless this process only ever execs.
-  Watcher(const WorkerFamily& family, const std::string& temporary_folder);
+  Watcher(const WorkerFamily& family, const std::vector<std::string>& temporary_folders);
   // Tells it that all is over, and waits until it has gone; one that does not go, because
   // it is stopped, is killed. Says on stderr if somebody else has ended it.
   ~Watcher();

@@ -16,9 +16,9 @@
 namespace {
 
 constexpr std::array kCommands{
-    &brigade::tool::add_bench, &brigade::tool::add_demo, &brigade::tool::add_info,
-    &brigade::tool::add_plan,  &brigade::tool::add_run,  &brigade::tool::add_selftest,
-    &brigade::tool::add_train,
+    &brigade::tool::add_bench, &brigade::tool::add_demo,  &brigade::tool::add_info,
+    &brigade::tool::add_plan,  &brigade::tool::add_run,   &brigade::tool::add_selftest,
+    &brigade::tool::add_top,   &brigade::tool::add_train,
 };
 
 int fail(const std::string& command, const char* what, int exit_code) {

@@ -25,6 +25,8 @@ class BadTrain(InFolder):
         self.refused(2, "--hosts makes a network", "train", "--hosts", 2)
         self.refused(2, "a multiple", "train", "--hosts", 2, "-n", 3, "--link", "1gbit")
         self.refused(2, "--checkpoint cannot go with --diloco", "train", "--diloco", 5, "--checkpoint", "run")
+        self.refused(2, "--outer-lr is for --diloco", "train", "--outer-lr", 0.5)
+        self.refused(2, "--outer-momentum is 1", "train", "--diloco", 5, "--outer-momentum", 1)
         self.refused(2, "--sync-batch-norm is for --model cnn", "train", "--model", "mlp", "--sync-batch-norm")
         self.refused(2, "--save-every needs --checkpoint", "train", "--save-every", 5)
         self.refused(2, "--resume needs --checkpoint", "train", "--resume")

@@ -1,6 +1,7 @@
 """The brigade command in real processes, with a pseudo-terminal where the live view matters. The words of the command line are BRIGADE [PYTHON]:
 PYTHON has torch, or is missing.
 """
+import fcntl
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -111,18 +113,23 @@ class InFolder(unittest.TestCase):
 
     def on_terminal(self, *words, columns=100, **more):
         """What appears on a terminal, and the exit code."""
+        return self.on_keys(b"", columns, 40, *words, **more)
+
+    def on_keys(self, keys, columns, rows, *words, **more):
+        """The same; `keys` are pressed as soon as something has appeared."""
         pid, master = pty.fork()
         if pid == 0:
+            # Before the program looks at it.
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.chdir(self.folder)
             os.execve(BRIGADE, [BRIGADE, *map(str, words)], environment(TERM="xterm", LANG="C.UTF-8", **more))
-        import fcntl
-        import termios
-
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         seen = b""
         try:
             while block := os.read(master, 65536):
                 seen += block
+                if keys and b"\033[J" in seen:
+                    os.write(master, keys)
+                    keys = b""
         except OSError:  # its other end is closed
             pass
         os.close(master)

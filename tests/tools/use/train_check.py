@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """brigade train, as a user types it. train_check.py BRIGADE [PYTHON]"""
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,31 @@ class Train(InFolder):
         self.assertLess(bytes_sent[0], 0.3 * result["gradient_bytes"])
         seconds = [one["seconds"] for one in result["evaluations"]]
         self.assertEqual(seconds, sorted(seconds))
+
+    def test_diloco_has_an_outer_step_of_its_own(self):
+        def parameters(*more):
+            words = ["train", "--model", "mlp", "--steps", 8, "--diloco", 4, "--evaluate-every", 0]
+            return self.json_of(*words, *more)["fingerprints"]
+
+        usual = parameters()
+        self.assertEqual(parameters("--outer-lr", 0.7, "--outer-momentum", 0.9), usual)
+        self.assertNotEqual(parameters("--outer-lr", 0.6), usual)
+        self.assertNotEqual(parameters("--outer-momentum", 0), usual)
+
+    def test_the_report_has_the_error_of_each_parameter(self):
+        def errors(hook):
+            self.good("train", "--steps", 8, "--hook", hook, "--out", hook, "--model", "mlp")
+            page = (self.folder / hook / "report.html").read_text()
+            self.assertIn("Error of the hook, by parameter", page)
+            self.assertIn("% at step 2", page)
+            self.assertIn("% at step 8", page)
+            rows = [re.findall(r"<td>([^<]*)</td>", row) for row in re.findall(r"<tr><td>[^<]*(?:weight|bias)</td>.*?</tr>", page)]
+            self.assertGreaterEqual(len(rows), 4)
+            return [float(cell) for row in rows for cell in row[3:]]
+
+        self.assertLess(max(errors("allreduce")), 1e-3)  # per cent: no more than float32's own
+        coded = errors("int8")
+        self.assertTrue(all(0.01 < error < 10 for error in coded), coded)
 
     def test_text(self):
         self.write("text.txt", "the bucket goes from hand to hand. " * 200)

@@ -38,34 +38,18 @@ std::size_t escape_length(std::string_view text) {
 
 bool goes_on(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
-std::string cut(std::string_view text, std::size_t columns) {
-  std::string kept;
-  std::size_t taken = 0;
-  while (!text.empty()) {
-    if (const std::size_t escape = escape_length(text)) {
-      kept += text.substr(0, escape);
-      text.remove_prefix(escape);
-      continue;
-    }
-    if (!goes_on(text[0]) && ++taken > columns) {
-      // Colours still have to end.
-      text.remove_prefix(1);
-      taken = columns;
-      while (!text.empty() && goes_on(text[0])) text.remove_prefix(1);
-      continue;
-    }
-    kept += text[0];
-    text.remove_prefix(1);
-  }
-  return kept;
-}
-
 }  // namespace
 
 Terminal::Terminal()
     : live_(isatty(STDOUT_FILENO) && variable("TERM") != "dumb"),
       colours_(live_ && variable("NO_COLOR").empty()),
       utf8_(locale_has_utf8()) {}
+
+Terminal Terminal::plain() {
+  Terminal plain;
+  plain.live_ = plain.colours_ = false;
+  return plain;
+}
 
 int Terminal::width() const {
   winsize size{};
@@ -97,7 +81,7 @@ std::string Terminal::bar(double fraction, int columns) const {
 void Terminal::progress(const std::string& text) {
   if (!live_) return;
   const auto columns = static_cast<std::size_t>(std::max(1, width() - 1));
-  std::printf("\r%s\033[K", cut(text, columns).c_str());
+  std::printf("\r%s\033[K", cut_to(text, columns).c_str());
   std::fflush(stdout);
   open_ = true;
   block_ = 0;
@@ -107,7 +91,7 @@ void Terminal::block(const std::vector<std::string>& lines) {
   if (!live_ || lines.size() >= static_cast<std::size_t>(height())) return;
   const auto columns = static_cast<std::size_t>(std::max(1, width() - 1));
   std::string text = block_ > 0 ? "\033[" + std::to_string(block_) + "A" : "";
-  for (const std::string& one : lines) text += "\r" + cut(one, columns) + "\033[K\n";
+  for (const std::string& one : lines) text += "\r" + cut_to(one, columns) + "\033[K\n";
   // In one go, so that it does not flicker.
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -135,6 +119,28 @@ void Terminal::sentence(const std::string& text) {
     row += (row.empty() ? "" : " ") + word;
   }
   line(row);
+}
+
+std::string cut_to(std::string_view text, std::size_t columns) {
+  std::string kept;
+  std::size_t taken = 0;
+  while (!text.empty()) {
+    if (const std::size_t escape = escape_length(text)) {
+      kept += text.substr(0, escape);
+      text.remove_prefix(escape);
+      continue;
+    }
+    if (!goes_on(text[0]) && ++taken > columns) {
+      // Colours still have to end.
+      text.remove_prefix(1);
+      taken = columns;
+      while (!text.empty() && goes_on(text[0])) text.remove_prefix(1);
+      continue;
+    }
+    kept += text[0];
+    text.remove_prefix(1);
+  }
+  return kept;
 }
 
 std::size_t columns_of(std::string_view text) {

@@ -15,6 +15,8 @@ class Terminal {
  public:
   // Looks at stdout, TERM, NO_COLOR and the locale.
   Terminal();
+  // One that knows no codes, whatever stdout is.
+  static Terminal plain();
   // Whether lines can be written over.
   bool live() const { return live_; }
   bool utf8() const { return utf8_; }
@@ -47,6 +49,8 @@ class Terminal {
   std::size_t block_ = 0;  // lines of the block that is there
 };
 
+// `text` without what is beyond `columns`; codes of colours stay.
+std::string cut_to(std::string_view text, std::size_t columns);
 // How many columns `text` takes: without colours' codes, a letter of several bytes once.
 std::size_t columns_of(std::string_view text);
 // Adds spaces up to `columns`; negative: before the text.

@@ -109,7 +109,9 @@ Worker make_worker(const WorkerOptions& options, int local_rank) {
 }
 
 LaunchOptions launch_options(const WorkerOptions& options) {
-  LaunchOptions launch{.environment = options.environment, .prefix = false};
+  LaunchOptions launch{.environment = options.environment,
+                       .prefix = false,
+                       .metrics_port = options.metrics_port};
   // As many threads as cores would make every measurement one of their scheduling.
   if (options.measuring && !std::getenv("OMP_NUM_THREADS"))
     launch.environment["OMP_NUM_THREADS"] = "1";

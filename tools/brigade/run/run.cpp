@@ -14,6 +14,7 @@
 #include "brigade/launch.h"
 #include "common/accelerator.h"
 #include "common/command.h"
+#include "common/options/metrics_option.h"
 
 namespace brigade::tool {
 namespace {
@@ -41,6 +42,7 @@ struct RunArguments {
   std::string filter;
   bool module = false;
   bool no_python = false;
+  std::optional<std::uint16_t> metrics_port;
 };
 
 int to_int(const std::string& text, const std::string& flag, int smallest, int largest) {
@@ -201,6 +203,7 @@ LaunchOptions options_from(const RunArguments& given) {
   if (options.elastic) options.elastic->min_nodes = nodes.least;
   if (options.elastic && arguments.replace && arguments.max_restarts == 0)
     options.max_restarts = kReplacements;
+  options.metrics_port = arguments.metrics_port;
   options.log_dir = arguments.log_dir;
   options.redirects = streams(arguments.redirects, "--redirects");
   options.tee = streams(arguments.tee, "--tee");
@@ -336,6 +339,7 @@ void add_run(CLI::App& app, int&) {
       "static or c10d: brigade does the same for both");
   add(*run_app, "", "rdzv-id", a->run_id,
       "name of the job, TORCHELASTIC_RUN_ID of the workers");
+  add_metrics_option(*run_app, a->metrics_port);
   run_app->callback([run_app, a] { run(*a, run_app->remaining()); });
 }
 

@@ -19,7 +19,8 @@ struct TrainOptions {
   bool optimizer_in_backward = false;
   std::int64_t diloco =
       0;  // steps between exchanges of parameters; 0: of gradients instead
-  std::optional<double> lr;  // wins over the optimizer's own
+  std::optional<double> outer_lr, outer_momentum;  // with diloco; else its own
+  std::optional<double> lr;                        // wins over the optimizer's own
   std::string schedule = "constant";
   std::int64_t steps = 200;
   std::int64_t batch = 32;  // examples a worker and step

@@ -222,6 +222,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                                              outcome.backend + ", " +
                                              plural(options_.batch, "example") + " each");
     record.series.push_back(series);
+    if (!outcome.errors.columns.empty()) record.tables.push_back(outcome.errors);
     write_report(record, options_.out + "/report.html");
     if (!series.spans.empty()) write_trace(record, options_.out + "/trace.json");
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "brigade/report/metrics.h"
+#include "brigade/report/run_record.h"
 #include "brigade/report/tensorboard.h"
 #include "common/records.h"
 #include "common/terminal.h"
@@ -32,6 +33,7 @@ struct TrainOutcome {
   std::int64_t train_examples = 0, test_examples = 0;
   std::int64_t first_step = 0;  // where it was taken up
   std::vector<std::int64_t> bucket_bytes;
+  report::Table errors = {};  // of the hook, by parameter; no columns: not measured
 };
 
 // One object in rank 0; other ranks have none.

@@ -13,6 +13,7 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
+#include "common/options/metrics_option.h"
 #include "common/options/option_checks.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
@@ -59,6 +60,13 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
                       " examples to train and " + std::to_string(counts.test) +
                       " to test on; " + std::to_string(workers) +
                       " workers need as many to train, and one to test");
+  }
+  if (options.diloco == 0 && (options.outer_lr || options.outer_momentum)) {
+    throw ConfigError(std::string(options.outer_lr ? "--outer-lr" : "--outer-momentum") +
+                      " is for --diloco");
+  }
+  if (options.outer_momentum == 1) {
+    throw ConfigError("--outer-momentum is 1; it must be 0 to less than 1");
   }
   if (options.diloco > 0 &&
       (options.optimizer_in_backward || !options.checkpoint.empty())) {
@@ -125,6 +133,7 @@ void start_elastic(TrainOptions options) {
   launching.elastic = ElasticLaunch{.replace = true};
   launching.max_restarts = 10;
   launching.prefix = false;
+  launching.metrics_port = options.workers.metrics_port;
   launch(options.workers.workers, words, launching);
 }
 
@@ -149,6 +158,11 @@ void start(TrainOptions options, bool workers_given) {
   }
   if (inside && !options.link.empty()) {
     throw ConfigError("--link: only for workers that brigade train starts itself");
+  }
+  if (inside && options.workers.metrics_port) {
+    throw ConfigError(
+        "--metrics-port: a launcher has started this process as a worker; "
+        "give it to the launcher");
   }
   const auto link = asked_link(options);
   options.link = link ? link->rate() : "";
@@ -206,6 +220,15 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
                   "--hook, by DiLoCo; 0: average gradients")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
+  command
+      .add_option("--outer-lr", options.outer_lr,
+                  "with --diloco: of the step on what the workers learned apart, more than "
+                  "0 (default: 0.7)")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--outer-momentum", options.outer_momentum,
+                  "with --diloco: of that step, 0 to less than 1 (default: 0.9)")
+      ->check(CLI::Range(0.0, 1.0));
   command.add_option("--lr", options.lr, "learning rate, instead of the optimizer's own")
       ->check(CLI::PositiveNumber);
   command.add_option("--schedule", options.schedule, "of the learning rate")
@@ -262,6 +285,7 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
       .add_option("--hosts", options.hosts,
                   "with --link: hosts that share the workers; else every worker is one")
       ->check(CLI::Range(1, 64));
+  add_metrics_option(command, options.workers.metrics_port);
   add_json_option(command, options.json);
 }
 

@@ -14,6 +14,8 @@
 #include "brigade/local_sgd/diloco.h"
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/report/layer_error.h"
+#include "brigade/report/live.h"
 #include "brigade/report/timeline.h"
 #include "brigade/sampler.h"
 #include "checkpoint/folder_lock.h"
@@ -29,6 +31,9 @@ namespace brigade::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Steps of a training in which the hook's error is measured, for the report.
+constexpr std::int64_t kErrorSamples = 4;
 
 double own_lr(const optim::Optimizer& optimizer) {
   return std::stod(optimizer.state({}).values.at("options.lr"));
@@ -73,12 +78,11 @@ class Training {
                  {.seed = options.seed}) {
     ddp_->set_hook(make_hook(options.diloco > 0 ? "noop" : options.hook));
     if (options.diloco > 0) {
-      diloco_.emplace(
-          *model_, *optimizer_, worker.group,
-          optim::DiLoCoOptions{.period = options.diloco, .hook = make_hook(options.hook)});
+      diloco_.emplace(*model_, *optimizer_, worker.group, diloco_options());
     }
     lr_ = options.lr.value_or(own_lr(*optimizer_));
     if (!options.out.empty()) timeline_.emplace(worker.group, ddp_->core());
+    if (samples_errors()) errors_.emplace(worker.group, ddp_->core());
     if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
@@ -94,6 +98,7 @@ class Training {
               random_part()};
     if (options.resume)
       step_ = load_checkpoint(options.checkpoint, worker.group, parts_).value_or(0);
+    first_step_ = step_;
   }
 
   TrainOutcome outcome() const {
@@ -142,6 +147,7 @@ class Training {
     const HookStats stats = traffic();
     const DdpLoggingData ddp = ddp_->logging_data();
     outcome.bucket_bytes = ddp.bucket_bytes;
+    if (errors_) outcome.errors = errors_->table();
     Series series{.takes_mean = tolerance_of(options_.hook) >= 0,
                   .overlap = stats.total.overlap()};
     series.gradient_bytes = static_cast<double>(ddp.parameter_bytes);
@@ -181,6 +187,27 @@ class Training {
            });
   }
 
+  optim::DiLoCoOptions diloco_options() const {
+    optim::DiLoCoOptions options{.period = options_.diloco,
+                                 .hook = make_hook(options_.hook)};
+    if (options_.outer_lr) options.outer_lr = *options_.outer_lr;
+    if (options_.outer_momentum) options.outer_momentum = *options_.outer_momentum;
+    return options;
+  }
+
+  // Only where gradients are still there when backward() is over, and are a mean.
+  bool samples_errors() const {
+    return !options_.out.empty() && !options_.optimizer_in_backward &&
+           options_.diloco == 0 && tolerance_of(options_.hook) >= 0;
+  }
+  // Of all steps kErrorSamples, evenly spread.
+  bool samples_errors_now() const {
+    const std::int64_t steps = options_.steps - first_step_;
+    for (std::int64_t i = 0; errors_ && i < kErrorSamples; ++i)
+      if (step_ == first_step_ + steps * (2 * i + 1) / (2 * kErrorSamples)) return true;
+    return false;
+  }
+
   // Collective where there is a checkpoint to save: all stop after the same step.
   bool is_interrupted() const {
     return interruption_ && worker_.group.any(interruption_->raised());
@@ -190,6 +217,7 @@ class Training {
     if (timeline_) timeline_->begin_step(options_.steps - step_);
     const Batch batch =
         next_batch(batches_, sampler_, static_cast<std::size_t>(options_.batch));
+    if (samples_errors_now()) errors_->begin();
     const auto begin = Clock::now();
     optimizer_->set_lr(lr);
     const at::Tensor loss =
@@ -198,6 +226,8 @@ class Training {
     ddp_->zero_grad();
     loss.backward();
     const auto backward = Clock::now();
+    if (errors_) errors_->finish(step_ + 1);
+    const auto sampling = Clock::now() - backward;  // is no part of the training
     if (diloco_) {
       diloco_->step();
     } else if (!options_.optimizer_in_backward) {
@@ -205,7 +235,8 @@ class Training {
         optimizer_->step_param(parameter, parameter.grad());
     }
     const double value = loss.item<double>();
-    const auto end = Clock::now();
+    const auto end = Clock::now() - sampling;
+    report::show_loss(value);
     if (timeline_) {
       timeline_->note(Span::Kind::forward, begin, forward);
       timeline_->note(Span::Kind::backward, forward, backward);
@@ -274,8 +305,10 @@ class Training {
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;
   std::optional<report::Timeline> timeline_;  // for --out
+  std::optional<report::LayerError> errors_;  // for --out
   double lr_ = 0;
   std::int64_t step_ = 0;
+  std::int64_t first_step_ = 0;
   double seconds_ = 0;
 };
 

@@ -1,0 +1,35 @@
+// The folder in which a job of this host can be watched: a page for each worker, and
+// job.json. In memory, where the system has a place for that, so that no worker waits for a
+// disk.
+#pragma once
+#include <string>
+
+#include "launch/watch/job_info.h"
+
+namespace brigade::launching {
+
+// A folder that cannot be made is no reason not to train: the job is not watched then.
+// Removed at the end.
+class StatusFolder {
+ public:
+  explicit StatusFolder(JobInfo job);
+  ~StatusFolder();
+  StatusFolder(const StatusFolder&) = delete;
+  StatusFolder& operator=(const StatusFolder&) = delete;
+
+  // Empty: there is none.
+  const std::string& path() const { return path_; }
+  // All workers are about to start.
+  void begin_attempt(int attempt, int first_rank, int world, const std::string& run_id);
+  // A fresh page for that worker, which starts now; empty: there is none. `replaces`: it
+  // takes the place of one that died.
+  std::string page_for(int rank, bool replaces);
+
+ private:
+  void write_job() const;
+
+  JobInfo job_;
+  std::string path_;
+};
+
+}  // namespace brigade::launching
