@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 #include "group/live/rank_page.h"
@@ -20,9 +19,17 @@ StatusFolder::StatusFolder(JobInfo job) : job_(std::move(job)) {
   path_.clear();
 }
 
+// By names, not by looking: a launcher that has no descriptors left must not leave it
+// behind.
 StatusFolder::~StatusFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (path_.empty()) return;
+  for (int i = 0; i < job_.workers; ++i) {
+    const std::string page = rank_page_of(path_, job_.first_rank + i);
+    unlink(page.c_str());
+    unlink((page + ".new").c_str());
+  }
+  for (const char* name : {"/job.json", "/job.json.new"}) unlink((path_ + name).c_str());
+  rmdir(path_.c_str());
 }
 
 void StatusFolder::begin_attempt(int attempt, int first_rank, int world,
