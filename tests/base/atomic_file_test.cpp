@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -124,6 +125,10 @@ TEST(RecordFile, KeepsWholeRecordsOnlyWhenItFails) {
 
 TEST(OutputFolder, IsMadeOrRefusedByName) {
   const TemporaryFolder folder;
+  base::check_output_folder(folder.path() + "/a/b", "--out");
+  EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);
+  // Left by one of the same number that was killed.
+  base::write_whole(folder.path() + "/a/b/probe.part" + std::to_string(getpid()), "");
   base::check_output_folder(folder.path() + "/a/b", "--out");
   EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);
   base::write_whole(folder.path() + "/file", "");

@@ -379,6 +379,15 @@ TEST(Checkpoint, AFailedSaveFailsOnEveryRankAndLeavesTheOneBefore) {
     group.barrier();
     EXPECT_EQ(files_in(folder.path()), before);
     EXPECT_EQ(run.load(), 2);
+    // In the commit: where the manifest is to be written there is a folder.
+    run.train(1);
+    const std::string in_its_place = folder.path() + "/manifest.safetensors.partial";
+    if (group.rank() == 0) std::filesystem::create_directory(in_its_place);
+    group.barrier();
+    expect_in(refusal([&] { run.save(); }), "rank 0: ");
+    EXPECT_EQ(run.load(), 2) << "what was committed before is gone";
+    group.barrier();
+    if (group.rank() == 0) std::filesystem::remove(in_its_place);
   });
 }
 

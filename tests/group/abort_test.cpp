@@ -94,6 +94,22 @@ TEST(AbortSwitch, FailsWhatBeginsAfterIt) {
   });
 }
 
+// Rank 0 sends nothing: only that it was given up ends what rank 1 waits for.
+TEST(AbortSwitch, WhatBeginsAfterItDoesNotDependOnGloosOwnErrors) {
+  testing::run_ranks(2, [](ProcessGroup met) {
+    const Abortable whole(met, "whole sockets");
+    whole.abort->works()->give_up("the test says so");
+    if (met.rank() == 1) {
+      const auto begin = Clock::now();
+      const std::string text = text_of_waiting(*broadcast(whole.group, at::ones({4})));
+      EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
+      EXPECT_LT(Clock::now() - begin, kSoon);
+    }
+    met.barrier();
+    whole.abort->abort("the end");
+  });
+}
+
 TEST(AbortSwitch, ChangesNoResultWhileNobodyThrowsIt) {
   testing::run_ranks(2, [](ProcessGroup met) {
     const Abortable whole(met, "whole");

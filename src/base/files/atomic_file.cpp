@@ -142,7 +142,8 @@ void check_output_folder(const std::string& folder, std::string_view flag) {
   fs::create_directories(folder, error);
   if (error) fail(error.message());
   const std::string probe = folder + "/probe" + of_this_process();
-  const int fd = open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  // It may be there: of a process of this number that was killed, or on another host.
+  const int fd = open(probe.c_str(), O_CREAT | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
   if (fd < 0) fail(std::strerror(errno));
   close(fd);
   unlink(probe.c_str());

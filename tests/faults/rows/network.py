@@ -1,6 +1,6 @@
 """Two hosts and the cable between them, as network namespaces: cut, one way, slow, lossy; healed in time and not."""
 from actions import at_step, deaf, hears_again, on_host, pause, send, start, with_variables
-from faults import HOSTS, Ends, EndsOrTrains, Fault, TrainsOn
+from faults import HOSTS, Ends, Fault, TrainsOn
 
 _LOST = Ends(within=12)  # T + 2 s to notice; then the launchers agree, or wait for each other in vain
 
@@ -43,6 +43,6 @@ ROWS = [
           send("CONT", "launcher 1")), TrainsOn(), jobs=("hosts",), needs=("root",)),
     Fault("the launcher of host {} is stopped for longer than the limit", (start, at_step(8),
           lambda job, value: send("STOP", f"launcher {value}")(job, value), pause(8),
-          lambda job, value: send("CONT", f"launcher {value}")(job, value)), EndsOrTrains(Ends(within=12)), jobs=("hosts",), each=(0, 1),
+          lambda job, value: send("CONT", f"launcher {value}")(job, value)), Ends(within=12), jobs=("hosts",), each=(0, 1),
           needs=("root",)),
 ]

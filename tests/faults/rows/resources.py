@@ -16,6 +16,7 @@ ROWS = [
           each=tuple(range(26, 41, 2)), jobs=("run", "train", "bare"), limit=8),
     Fault("at most {} descriptors, which is enough", (with_descriptors, start), TrainsOn(), each=(80,), jobs=("run", "train", "bare"),
           limit=20),
+    # What Python and torch have opened before the ranks meet is their own affair, and differs from version to version.
     Fault("at most {} descriptors in Python", (with_descriptors, start),
           EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=14)), each=(18, 24, 30, 36), jobs=PYTHON, limit=8),
     Fault("rank 1 gets no more descriptors", (start, at_step(8), limit("NOFILE", "rank 1", 3)),

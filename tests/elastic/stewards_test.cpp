@@ -1,0 +1,111 @@
+// The launchers of two hosts, without their workers' processes: messages through a real
+// store.
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "launch/elastic/guest_steward.h"
+#include "launch/elastic/job_steward.h"
+
+namespace brigade::launching {
+namespace {
+
+using std::chrono::steady_clock;
+constexpr std::chrono::seconds kSteward{60};
+
+class ElasticStewards : public ::testing::Test {
+ protected:
+  // Whether it becomes true in time.
+  template <class Condition>
+  static bool becomes(Condition condition) {
+    const auto deadline = steady_clock::now() + std::chrono::seconds(10);
+    while (!condition()) {
+      if (steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+  std::unique_ptr<GuestLink> come(int workers) {
+    auto link = std::make_unique<GuestLink>(
+        GuestLink::Self{"the other", workers}, "here",
+        [store = store_](std::string&) { return store; }, kSteward);
+    EXPECT_TRUE(becomes([&] { return link->entry().has_value(); }));
+    return link;
+  }
+  std::unique_ptr<group::WorkerMailbox> ready(int number) {
+    auto mail = std::make_unique<group::WorkerMailbox>(
+        c10::make_intrusive<c10d::PrefixStore>("brigade/attempt_0", store_), number);
+    mail->send("ready 0 0");
+    return mail;
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
+};
+
+TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
+  LaunchOptions options;
+  options.nodes = 2;
+  options.elastic = ElasticLaunch{.min_nodes = 2};
+  JobSteward job(options, kSteward);
+  job.serve(store_);
+  job.open_to_guests(store_, 1, "run");
+  job.started(0, 0);
+  const auto first = ready(0);
+  for (int i = 0; i < 3; ++i) job.turn();
+  EXPECT_EQ(first->receive_now(), std::nullopt) << "a host is missing";
+
+  const auto link = come(2);
+  EXPECT_EQ(link->entry()->first_rank, 1) << "behind those of the first host";
+  ASSERT_TRUE(becomes([&] {
+    job.turn();
+    return job.must_stay();
+  })) << "the host is not known";
+  for (int i = 0; i < 3; ++i) job.turn();
+  EXPECT_EQ(first->receive_now(), std::nullopt) << "its workers are missing";
+
+  GuestSteward guest(*link);
+  const int number = guest.first_number();
+  for (const int local : {0, 1}) guest.started(local, local);
+  const auto second = ready(number), third = ready(number + 1);
+  std::optional<std::string> place;
+  EXPECT_TRUE(becomes([&] {
+    job.turn();
+    return (place = first->receive_now()).has_value();
+  }));
+  EXPECT_EQ(place.value_or(""), "place 0 0 0," + std::to_string(number) + "," +
+                                    std::to_string(number + 1) + " ");
+
+  guest.goes_on_without(0, false, "rank 1 has ended");
+  EXPECT_TRUE(guest.must_stay()) << "it may be told to start another";
+  EXPECT_TRUE(becomes([&] {
+    job.turn();
+    guest.turn();
+    return !guest.must_stay();
+  })) << "there is to be no other";
+}
+
+TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
+  GuestBook book(store_, 1, "run");
+  const auto link = come(1);
+  GuestSteward guest(*link);
+  const int who = link->entry()->guest;
+  // By a clock that runs away: only what has just come makes the silence short.
+  auto now = steady_clock::now();
+  book.hear(now);
+  int heard = 0;
+  EXPECT_TRUE(becomes([&] {
+    now += std::chrono::hours(1);
+    book.hear(now);
+    if (book.silence(who, now) == std::chrono::milliseconds(0)) ++heard;
+    return heard >= 3;  // the first may be its greeting
+  }));
+  book.say(who, "kill " + std::to_string(guest.first_number() + 7));
+  std::vector<int> killed;
+  EXPECT_TRUE(becomes([&] { return !(killed = guest.turn().kill).empty(); }));
+  EXPECT_EQ(killed, std::vector<int>{7});
+}
+
+}  // namespace
+}  // namespace brigade::launching
