@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -234,10 +235,21 @@ TEST(NodeHook, AStateOfOtherHostsIsRefusedWithTheRemedy) {
       {.hosts = {0, 0, 1, 1}});
 }
 
-// What a rank has open.
+// What a rank has open, and memory that is its own: not what it shares with the process
+// that it was forked from, as ranks share the libraries.
 struct Footprint {
   int sockets = 0, threads = 0;
+  double megabytes = 0;
 };
+double own_megabytes() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string word; rollup >> word;) {
+    int64_t kilobytes = 0;
+    if (word == "Private_Dirty:" && rollup >> kilobytes)
+      return static_cast<double>(kilobytes) / 1e3;
+  }
+  return 0;
+}
 Footprint footprint() {
   Footprint found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -247,6 +259,7 @@ Footprint footprint() {
   }
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   found.threads = static_cast<int>(std::distance(begin(tasks), end(tasks)));
+  found.megabytes = own_megabytes();
   return found;
 }
 
@@ -254,7 +267,9 @@ Footprint footprint() {
 // H - 1 of its place, in a group each and in two stations for each.
 TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqualPlace) {
   std::vector<std::pair<int, int>> forms{{2, 2}, {4, 2}};
-  if (testing::brief_or_long(0, 1)) forms.insert(forms.end(), {{4, 4}, {8, 2}, {8, 4}});
+  if (testing::brief_or_long(0, 1)) {
+    forms.insert(forms.end(), {{4, 4}, {8, 2}, {8, 4}, {8, 8}});
+  }
   for (const auto& [hosts, each] : forms) {
     SCOPED_TRACE(std::to_string(hosts) + " x " + std::to_string(each));
     std::vector<int> host_of;
@@ -282,11 +297,14 @@ TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqual
                 EXPECT_LE(flat.sockets - by_host.sockets, others + 3);
                 // However many ranks there are.
                 EXPECT_LE(flat.threads, 40);
+                EXPECT_GT(exact.megabytes, 1) << "memory was not read";
+                EXPECT_LE(flat.megabytes - exact.megabytes, 4 + 0.1 * others);
                 if (testing::brief_or_long(0, 1) && group.rank() == 0) {
                   std::cerr << group.size() << " ranks: sockets " << exact.sockets << ", "
                             << by_host.sockets << ", " << flat.sockets << "; threads "
                             << exact.threads << ", " << by_host.threads << ", "
-                            << flat.threads << std::endl;
+                            << flat.threads << "; MB " << exact.megabytes << ", "
+                            << by_host.megabytes << ", " << flat.megabytes << std::endl;
                 }
               },
               {.hosts = host_of});
