@@ -200,7 +200,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.future
 
 @native_hook(_native_power_sgd(batched=True))
 def batched_powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The whole bucket as one square matrix, as a product of two thin ones: fewest bytes, and coarsest.
+    """The whole bucket as one matrix, nearly square, as a product of two thin ones: fewest bytes, and coarsest.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))

@@ -10,6 +10,7 @@
 
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks/registry.h"
+#include "hooks/low_rank/power_sgd_core.h"
 
 namespace brigade::testing {
 
@@ -44,7 +45,7 @@ inline constexpr double kOneBucketEach = 1e-6;
 enum class Structure {
   any,       // of full rank
   matrix,    // each parameter is a matrix of low rank: its first dimension, and the rest
-  square,    // the same for the smallest square matrix that holds the parameter
+  square,    // the same for the matrix that the batched PowerSGD makes of the parameter
   constant,  // all values are equal: of rank 2 at most in any square that is filled up
 };
 struct Gradients {
@@ -65,9 +66,10 @@ inline at::Tensor low_rank_values(const std::vector<int64_t>& shape, Gradients k
   if (kind.structure == Structure::constant || elements == 0)
     return at::full(shape, static_cast<double>(3 * (rank + 1) + step), at::kDouble);
   int64_t rows = shape.front(), columns = elements / rows;
-  if (kind.structure == Structure::square)
-    rows = columns =
-        static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(elements))));
+  if (kind.structure == Structure::square) {
+    columns = nearly_square_columns(elements, shape.size() > 1 ? columns : 0);
+    rows = (elements + columns - 1) / columns;
+  }
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const at::Tensor left =
       at::randint(-3, 4, {rows, kind.low_rank}, generator_of(rank, step, index), options);

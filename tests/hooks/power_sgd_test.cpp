@@ -180,7 +180,7 @@ TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
       for (int step = 0; step < 4; ++step) {
         const auto results = rig.train_on(inputs);
         if (step > 0) {  // the first step's buckets are others
-          EXPECT_EQ(rig.ddp->hook_stats().last_step.collectives, 3) << "one a bucket";
+          EXPECT_LE(rig.ddp->hook_stats().last_step.collectives, 3) << "one a bucket";
         }
         for (size_t index = 0; index < inputs.size(); ++index) {
           const at::Tensor mean = mean_over(group, inputs[index]);
@@ -196,6 +196,68 @@ TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
           }
         }
       }
+    }
+  });
+}
+
+// Awaits a collective before some buckets only, so that not all come in their first
+// stretch.
+class LateForSome : public HookWrapper {
+ public:
+  using HookWrapper::HookWrapper;
+  std::string name() const override { return "late+" + inner().name(); }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    at::Tensor one = at::ones({1});
+    if (bucket.index() % 2 == 1) co_await comm.all_reduce(one);
+    co_return co_await reduce_inner(bucket, comm);
+  }
+};
+
+// Says to the inner hook that parameters may be unused.
+class MayBeUnused : public HookWrapper {
+ public:
+  using HookWrapper::HookWrapper;
+  std::string name() const override { return "unused+" + inner().name(); }
+  void begin_pass(const HookPass& pass) override {
+    HookWrapper::begin_pass({pass.complete, true});
+  }
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    return reduce_inner(bucket, comm);
+  }
+};
+
+// With two ranks a sum has the same bits whatever travels beside it. Where parameters may
+// be unused, every bucket goes by itself.
+TEST(PowerSgd, WithOneRoundSmallBucketsTravelTogetherAndGiveTheSameBits) {
+  run_ranks(2, [](ProcessGroup group) {
+    // A bucket each: small ones, one that is large enough alone, and small ones again.
+    const Shapes shapes{{30, 20}, {7}, {40, 40}, {5000}, {25, 60}, {24, 10}, {5}};
+    Rig together(group, "", shapes);
+    Rig apart(group, "", shapes);
+    const std::string inner = "powersgd:start=0,rank=2,rounds=1";
+    const std::string nested = "powersgd(start=0,rank=2,rounds=1)";
+    struct Case {
+      std::string text;
+      int64_t collectives;  // of the last step
+    };
+    for (const auto& [text, collectives] :
+         {Case{inner, 3}, Case{"fp16+" + inner, 3}, Case{"rules:*=" + nested, 3},
+          Case{"late+" + inner, 7 + 3}}) {
+      SCOPED_TRACE(text);
+      const auto make = [&, text = text]() -> std::shared_ptr<Hook> {
+        if (!text.starts_with("late+")) return make_hook(text);
+        return std::make_shared<LateForSome>(make_hook(inner));
+      };
+      together.ddp->set_hook(make());
+      apart.ddp->set_hook(std::make_shared<MayBeUnused>(make()));
+      for (int64_t step = 0; step < 5; ++step) {
+        const auto inputs = together.inputs(step);
+        const auto results = together.train_on(inputs), expected = apart.train_on(inputs);
+        for (size_t index = 0; index < inputs.size(); ++index)
+          EXPECT_TRUE(at::equal(results[index], expected[index])) << index;
+      }
+      EXPECT_EQ(together.ddp->hook_stats().last_step.collectives, collectives);
+      EXPECT_GE(apart.ddp->hook_stats().last_step.collectives, 7);
     }
   });
 }
@@ -228,6 +290,22 @@ TEST(PowerSgd, WarmStartFindsTheBestMatrixAndNoneDoesNot) {
     const double batched = error_after("batched_powersgd:start=0,rank=2,ef=0");
     const double batched_cold = error_after("batched_powersgd:start=0,rank=2,ef=0,warm=0");
     EXPECT_LT(batched, batched_cold);
+  });
+}
+
+// In a square the rows of these would lie crosswise.
+TEST(PowerSgd, BatchedKeepsTheLowRankOfTheLargestLayerOfABucket) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const auto& [rows, columns] :
+         {std::pair{64, 56}, {200, 30}, {30, 180}, {64, 64}}) {
+      SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
+      Rig rig(group, "batched_powersgd:start=0,rank=6", {{rows, columns}});
+      const at::Tensor one = at::matmul(normal({rows, 1}, 3), normal({1, columns}, 4));
+      EXPECT_LE(relative(rig.train_on({one.to(at::kFloat)})[0], one), 1e-5);
+      const auto hook = std::dynamic_pointer_cast<PowerSGDHook>(rig.ddp->hook());
+      const double square = 2 * 6 * std::ceil(std::sqrt(rows * columns));
+      EXPECT_LE(hook->compression_stats().elements_after, 1.03 * square);
+    }
   });
 }
 

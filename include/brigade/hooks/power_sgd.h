@@ -52,7 +52,7 @@ class BRIGADE_API PowerSGDHook : public Hook {
 // with the P's in one all-reduce; the Q's follow in a second, unless `rounds` is 1. Keeps
 // errors and Q's by parameter. Throws ConfigError for options out of range.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
-// The whole bucket as one square matrix: faster, coarser.
+// The whole bucket as one matrix, nearly square: faster, coarser.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_batched_power_sgd(
     PowerSGDOptions options = {});
 

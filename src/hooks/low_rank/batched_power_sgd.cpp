@@ -1,5 +1,5 @@
-// The whole bucket as one square matrix: M ≈ P Qᵀ. The last row may be short, and counts as
-// filled up with zeros.
+// The whole bucket as one matrix that is nearly square: M ≈ P Qᵀ. The last row may be
+// short, and counts as filled up with zeros.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -34,6 +34,18 @@ struct Cut {
   // Of Q: what meets the tail, (tail, r).
   at::Tensor met(const at::Tensor& q) const { return q[0].narrow(0, 0, tail.numel()); }
 };
+
+// That of its largest layer; 0 if there is none of two dimensions.
+int64_t width_of(const Bucket& bucket) {
+  int64_t largest = 0, width = 0;
+  for (size_t place = 0; place < bucket.parameters().size(); ++place) {
+    const at::Tensor& parameter = bucket.parameters()[place];
+    if (parameter.dim() < 2 || bucket.length(place) <= largest) continue;
+    largest = bucket.length(place);
+    width = largest / parameter.size(0);
+  }
+  return width;
+}
 
 class BatchedPowerSGD : public PowerSGDBase {
  public:
@@ -190,9 +202,9 @@ Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   at::Tensor buffer = bucket.buffer();
   const int64_t n = buffer.numel();
   if (n == 0) co_return buffer;
-  const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n))));
+  const int64_t side = nearly_square_columns(n, width_of(bucket));
   const int64_t rows = (n + side - 1) / side;
-  const int64_t rank = std::min(rows, options_.matrix_approximation_rank);
+  const int64_t rank = std::min({rows, side, options_.matrix_approximation_rank});
   const auto options = buffer.options().dtype(compute_dtype(buffer.scalar_type()));
   count(bucket, n, (rows + side) * rank);
 
@@ -220,6 +232,28 @@ Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
 }
 
 }  // namespace
+
+int64_t nearly_square_columns(int64_t values, int64_t width) {
+  const auto factors = [values](int64_t columns) {
+    return (values + columns - 1) / columns + columns;
+  };
+  const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(values))));
+  if (width == 0) return side;
+  int64_t best = side, least = factors(side) + factors(side) * 3 / 100 + 1;
+  const auto offer = [&](int64_t columns) {
+    if (factors(columns) >= least) return;
+    best = columns;
+    least = factors(columns);
+  };
+  if (width <= side) {
+    offer(side / width * width);
+    offer((side / width + 1) * width);
+  } else {
+    for (int64_t parts = 1; parts <= width / side + 1; ++parts)
+      if (width % parts == 0) offer(width / parts);
+  }
+  return best;
+}
 
 std::shared_ptr<PowerSGDHook> make_batched_power_sgd(PowerSGDOptions options) {
   return std::make_shared<BatchedPowerSGD>(options);

@@ -27,6 +27,12 @@ at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Ten
 at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
                         uint64_t seed, uint64_t draw);
 
+// Columns of a matrix of that many values, nearly square, that holds rows of a layer of
+// `width` (0: there is none) below each other, or side by side in whole numbers: then the
+// layer's low rank is the matrix's, too. They are `width`, a multiple or a part of it,
+// where the matrix's factors are at most 3 % longer than a square's; else a square's.
+int64_t nearly_square_columns(int64_t values, int64_t width);
+
 // Half types compute in float32.
 at::ScalarType compute_dtype(at::ScalarType dtype);
 
