@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "codec/blocks_aten.h"
 #include "codec/codec_base.h"
@@ -60,6 +61,7 @@ class Int8Codec final : public CodecBase {
     return blocks_in(elements, kBlock) * static_cast<int64_t>(sizeof(float));
   }
   int64_t code_bytes(int64_t elements) const override { return elements; }
+  int64_t piece() const override { return 4 * kBlock; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float> residual,
                      Bytes headers, Bytes codes) const override {
@@ -67,6 +69,18 @@ class Int8Codec final : public CodecBase {
     kernels_.encode(values, scale, residual,
                     {reinterpret_cast<float*>(headers.data()), blocks},
                     {reinterpret_cast<int8_t*>(codes.data()), values.size()});
+  }
+  bool encode_share_kernel(std::span<const float> values, float scale,
+                           std::span<const float> last, std::span<float> next, int divisor,
+                           Bytes headers, Bytes codes) const override {
+    // Others' reciprocals are not exact.
+    if (!std::has_single_bit(static_cast<unsigned>(divisor))) return false;
+    const std::size_t blocks = blocks_in(values.size(), kBlock);
+    kernels_.encode_share(values, scale,
+                          {last.data(), next.data(), 1 / static_cast<float>(divisor)},
+                          {reinterpret_cast<float*>(headers.data()), blocks},
+                          {reinterpret_cast<int8_t*>(codes.data()), values.size()});
+    return true;
   }
   void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
                      bool add) const override {
@@ -125,6 +139,7 @@ class AffineCodec final : public CodecBase {
     return block_ > 0 ? header_bytes(element) : 0;
   }
   int64_t code_bytes(int64_t elements) const override { return elements; }
+  int64_t piece() const override { return 2 * block_; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float> residual,
                      Bytes headers, Bytes codes) const override {

@@ -11,7 +11,8 @@
 //             device: [headers][codes]. All messages of one chunk length have the same
 //             size. The bytes behind the last value's are zero, and no decoder reads them.
 //   residual  Error feedback: what the encoding of the last step lost. It is added to the
-//             values of this step.
+//             values of this step, and replaced by what this one loses: where it is, or in
+//             other memory.
 // clang-format on
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -20,6 +21,31 @@
 #include <string_view>
 
 namespace brigade {
+
+// A residual: where that of the last step is, and where that of this one goes.
+struct Feedback {
+  Feedback() = default;
+  Feedback(at::Tensor residual) : last(residual), next(std::move(residual)) {}
+  Feedback(at::Tensor last_given, at::Tensor next_given)
+      : last(std::move(last_given)), next(std::move(next_given)) {}
+  bool defined() const { return next.defined(); }
+  bool in_place() const { return last.is_same(next); }
+  // part(tensor) of both.
+  template <class Part>
+  Feedback each(Part part) const {
+    if (!defined()) return {};
+    return in_place() ? Feedback(part(next)) : Feedback(part(last), part(next));
+  }
+  // `next` gets the residual, and is to be changed in place. For those who do not change
+  // every value.
+  at::Tensor copied() const {
+    if (defined() && !in_place()) next.copy_(last);
+    return next;
+  }
+
+  at::Tensor last;
+  at::Tensor next;
+};
 
 // Thread-safe: all methods are const and touch nothing but their arguments. The same input
 // gives the same bytes on every rank and on every CPU. A message's memory must be aligned
@@ -37,13 +63,13 @@ class Codec {
   // Whether `encode` accepts a residual. The plain casts do not.
   virtual bool takes_residual() const = 0;
 
-  // p = values * scale + residual; `wire` becomes the message of p. With a residual,
-  // residual = p - decoded(wire), in the same pass over memory. If a p is not
+  // p = values * scale + residual.last; `wire` becomes the message of p. With a residual,
+  // residual.next = p - decoded(wire), in the same pass over memory. If a p is not
   // finite (NaN, Inf), its block decodes to NaN, and the block's residual stays as it was;
-  // the plain casts carry over that one value. `values` is not changed. `residual` is
-  // undefined, or has the values' size, dtype and device.
+  // the plain casts carry over that one value. `values` is not changed. The tensors of
+  // `residual` are undefined, or have the values' size, dtype and device.
   virtual void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                      const at::Tensor& residual, const at::Tensor& wire) const = 0;
+                      const Feedback& residual, const at::Tensor& wire) const = 0;
   // The first out.numel() values of the message: out = decoded, and out += decoded.
   // REQUIRES: out is 1-D contiguous float32 with numel() <= the number of values that were
   // encoded.
@@ -62,7 +88,7 @@ class Codec {
   // mean, residual / divisor is added before, and residual = (p - decoded(wire)) * divisor.
   // `own` may be changed.
   virtual void reduce(const at::Tensor& own, const at::Tensor& messages,
-                      int64_t chunk_elements, int divisor, const at::Tensor& residual,
+                      int64_t chunk_elements, int divisor, const Feedback& residual,
                       const at::Tensor& wire) const = 0;
 };
 

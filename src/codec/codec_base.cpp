@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "brigade/error.h"
 #include "kernels/sum_squares.h"
@@ -33,6 +34,19 @@ std::string describe(const at::Tensor& tensor) {
          tensor.device().str();
 }
 
+// to = from / divisor; the two may be the same memory.
+void divide(std::span<const float> from, float divisor, std::span<float> to) {
+  const float inverse = 1 / divisor;
+  if (divisor == 1) {
+    if (to.data() != from.data()) std::ranges::copy(from, to.begin());
+  } else if (std::has_single_bit(static_cast<unsigned>(divisor))) {
+    // The same bits, in less time.
+    for (size_t i = 0; i < to.size(); ++i) to[i] = from[i] * inverse;
+  } else {
+    for (size_t i = 0; i < to.size(); ++i) to[i] = from[i] / divisor;
+  }
+}
+
 }  // namespace
 
 CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
@@ -50,7 +64,13 @@ int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
 }
 
 void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                       const at::Tensor& residual, const at::Tensor& wire) const {
+                       const Feedback& residual, const at::Tensor& wire) const {
+  encode_share(values, chunk_elements, scale, residual, 1, wire);
+}
+
+void CodecBase::encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
+                             const Feedback& residual, int divisor,
+                             const at::Tensor& wire) const {
   check_floats(values, "values", chunk_elements);
   check_residual(residual, values);
   check_wire(wire, values, chunk_elements);
@@ -58,46 +78,74 @@ void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double 
   const int64_t split = header_bytes(chunk_elements);
   const int64_t filled = code_bytes(values.numel());
   const Way way = way_for(values);
+  const bool empty = values.numel() == 0;
+  // The kernels for CPUs go over the residual once, piece by piece.
+  const at::Tensor lost = way == Way::cpu || empty ? residual.next : residual.copied();
+  const bool divides = way != Way::cpu && divisor != 1 && lost.defined();
+  // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
+  const at::Tensor by = divides ? at::scalar_tensor(divisor, lost.options()) : lost;
+  if (divides) lost.div_(by);
   if (way == Way::aten) {
     wire.zero_();
-    if (values.numel() == 0) return;
-    encode_aten(values, factor, residual, wire.narrow(0, 0, split),
-                wire.narrow(0, split, wire.numel() - split));
-    return;
-  }
-  const Bytes bytes = span_of<uint8_t>(wire);
-  const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
-  if (values.numel() < chunk_elements || values.numel() == 0) {
-    if (way == Way::cuda) {
-      wire.zero_();
-    } else {
-      std::ranges::fill(headers, uint8_t{0});
-      std::ranges::fill(codes.subspan(filled), uint8_t{0});
+    if (!empty)
+      encode_aten(values, factor, lost, wire.narrow(0, 0, split),
+                  wire.narrow(0, split, wire.numel() - split));
+  } else {
+    const Bytes bytes = span_of<uint8_t>(wire);
+    const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
+    if (values.numel() < chunk_elements || empty) {
+      if (way == Way::cuda) {
+        wire.zero_();
+      } else {
+        std::ranges::fill(headers, uint8_t{0});
+        std::ranges::fill(codes.subspan(filled), uint8_t{0});
+      }
     }
+    if (empty) return;
+    const auto from = const_span_of<float>(values);
+    if (way == Way::cpu)
+      return encode_pieces(from, factor, residual, divisor, headers, codes);
+    const auto to = lost.defined() ? span_of<float>(lost) : std::span<float>{};
+    on_cuda("codec " + name_, values, [&](const OnCuda& cuda) {
+      return encode_cuda(cuda, from, factor, to, headers, codes);
+    });
   }
-  if (values.numel() == 0) return;
-  const auto from = const_span_of<float>(values);
-  const auto lost = residual.defined() ? span_of<float>(residual) : std::span<float>{};
-  if (way == Way::cpu) return encode_kernel(from, factor, lost, headers, codes);
-  on_cuda("codec " + name_, values, [&](const OnCuda& cuda) {
-    return encode_cuda(cuda, from, factor, lost, headers, codes);
-  });
+  if (divides) lost.mul_(by);
+}
+
+void CodecBase::encode_pieces(std::span<const float> values, float scale,
+                              const Feedback& residual, int divisor, Bytes headers,
+                              Bytes codes) const {
+  if (!residual.defined()) return encode_kernel(values, scale, {}, headers, codes);
+  const auto next = span_of<float>(residual.next);
+  if (residual.in_place() && divisor == 1)
+    return encode_kernel(values, scale, next, headers, codes);
+  const auto last = const_span_of<float>(residual.last);
+  if (encode_share_kernel(values, scale, last, next, divisor, headers, codes)) return;
+  const auto whole = static_cast<int64_t>(values.size());
+  const int64_t step = piece() > 0 ? piece() : whole;
+  for (int64_t at = 0; at < whole; at += step) {
+    const auto size = static_cast<size_t>(std::min(step, whole - at));
+    const auto lost = next.subspan(at, size);
+    divide(last.subspan(at, size), static_cast<float>(divisor), lost);
+    // A message that is one piece may have a header for none of its values.
+    encode_kernel(values.subspan(at, size), scale, lost,
+                  headers.subspan(at > 0 ? header_bytes(at) : 0),
+                  codes.subspan(at > 0 ? code_bytes(at) : 0));
+    if (divisor == 1) continue;
+    for (float& value : lost) value *= static_cast<float>(divisor);
+  }
 }
 
 void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
-                       int64_t chunk_elements, int divisor, const at::Tensor& residual,
+                       int64_t chunk_elements, int divisor, const Feedback& residual,
                        const at::Tensor& wire) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
   if (way_for(own) != Way::cuda || !reduces_on_cuda() || own.numel() == 0) {
     for (int64_t i = 0; i < count; ++i)
       decode_add(messages.narrow(0, i * bytes, bytes), chunk_elements, own);
-    // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
-    const at::Tensor by = at::scalar_tensor(divisor, own.options());
-    if (residual.defined()) residual.div_(by);
-    encode(own, chunk_elements, 1.0 / divisor, residual, wire);
-    if (residual.defined()) residual.mul_(by);
-    return;
+    return encode_share(own, chunk_elements, 1.0 / divisor, residual, divisor, wire);
   }
   check_floats(own, "values", chunk_elements);
   check_residual(residual, own);
@@ -107,13 +155,14 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
   if (own.numel() < chunk_elements) wire.zero_();
   const auto split = static_cast<size_t>(header_bytes(chunk_elements));
   auto* made = wire.mutable_data_ptr<uint8_t>();
+  const at::Tensor lost = residual.copied();
   on_cuda("codec " + name_, own, [&](const OnCuda& cuda) {
     return reduce_cuda(cuda,
                        {messages.const_data_ptr<uint8_t>(), static_cast<size_t>(bytes),
                         split, static_cast<int>(count)},
                        {own.const_data_ptr<float>(),
-                        residual.defined() ? residual.mutable_data_ptr<float>() : nullptr,
-                        divisor, made, made + split, static_cast<size_t>(own.numel())});
+                        lost.defined() ? lost.mutable_data_ptr<float>() : nullptr, divisor,
+                        made, made + split, static_cast<size_t>(own.numel())});
   });
 }
 
@@ -181,15 +230,17 @@ void CodecBase::check_floats(const at::Tensor& tensor, const char* what,
               std::to_string(chunk_elements) + " elements");
 }
 
-void CodecBase::check_residual(const at::Tensor& residual, const at::Tensor& values) const {
+void CodecBase::check_residual(const Feedback& residual, const at::Tensor& values) const {
   if (!residual.defined()) return;
   if (!takes_residual()) throw Error("codec " + name_ + " takes no residual");
-  if (residual.scalar_type() == at::kFloat && residual.is_contiguous() &&
-      residual.sizes() == values.sizes() && residual.device() == values.device()) {
-    return;
+  for (const at::Tensor& tensor : {residual.last, residual.next}) {
+    if (tensor.scalar_type() == at::kFloat && tensor.is_contiguous() &&
+        tensor.sizes() == values.sizes() && tensor.device() == values.device()) {
+      continue;
+    }
+    throw Error("codec " + name_ + ": residual is " + describe(tensor) +
+                "; expected one like the values, " + describe(values));
   }
-  throw Error("codec " + name_ + ": residual is " + describe(residual) +
-              "; expected one like the values, " + describe(values));
 }
 
 void CodecBase::check_wire(const at::Tensor& wire, const at::Tensor& values,

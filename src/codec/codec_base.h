@@ -19,7 +19,7 @@ class CodecBase : public Codec {
   int64_t wire_bytes(int64_t chunk_elements) const final;
 
   void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-              const at::Tensor& residual, const at::Tensor& wire) const final;
+              const Feedback& residual, const at::Tensor& wire) const final;
   void decode(const at::Tensor& wire, int64_t chunk_elements,
               const at::Tensor& out) const final;
   double decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
@@ -27,7 +27,7 @@ class CodecBase : public Codec {
   void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                   const at::Tensor& out) const final;
   void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
-              int divisor, const at::Tensor& residual, const at::Tensor& wire) const final;
+              int divisor, const Feedback& residual, const at::Tensor& wire) const final;
 
  protected:
   using Bytes = std::span<uint8_t>;
@@ -45,12 +45,24 @@ class CodecBase : public Codec {
   // Where the headers begin that a run of values from `element` on uses.
   virtual int64_t header_begin(int64_t element) const { return header_bytes(element); }
 
-  // `headers` and `codes` are the two whole parts of a message. There is at least one
-  // value. The bytes behind the last value are zero already. `residual` is empty or
-  // undefined if there is none.
+  // Values that can be encoded by themselves: a message of several times as many is their
+  // headers and their codes, one after the other. 0: only a whole chunk.
+  virtual int64_t piece() const { return 0; }
+
+  // `headers` and `codes` are the two whole parts of a message, or those of a piece. There
+  // is at least one value. The bytes behind the last value are zero already. `residual` is
+  // empty or undefined if there is none.
   virtual void encode_kernel(std::span<const float> values, float scale,
                              std::span<float> residual, Bytes headers,
                              Bytes codes) const = 0;
+  // The same with a residual of last / divisor, which leaves (p - decoded) * divisor in
+  // `next`: in one pass, or false, and nothing is done.
+  virtual bool encode_share_kernel(std::span<const float> /*values*/, float /*scale*/,
+                                   std::span<const float> /*last*/,
+                                   std::span<float> /*next*/, int /*divisor*/,
+                                   Bytes /*headers*/, Bytes /*codes*/) const {
+    return false;
+  }
   virtual void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
                              bool add) const = 0;
   // The same on a CUDA device: what `kernels` returns.
@@ -74,12 +86,17 @@ class CodecBase : public Codec {
  private:
   void decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
                  bool add) const;
+  // encode(), but with residual / divisor, and what is lost times `divisor`.
+  void encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
+                    const Feedback& residual, int divisor, const at::Tensor& wire) const;
+  void encode_pieces(std::span<const float> values, float scale, const Feedback& residual,
+                     int divisor, Bytes headers, Bytes codes) const;
   enum class Way { cpu, cuda, aten };
   Way way_for(const at::Tensor& tensor) const;
   // Throws brigade::Error where an argument breaks the contract of codec.h.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;
-  void check_residual(const at::Tensor& residual, const at::Tensor& values) const;
+  void check_residual(const Feedback& residual, const at::Tensor& values) const;
   void check_wire(const at::Tensor& wire, const at::Tensor& values,
                   int64_t chunk_elements) const;
 

@@ -24,6 +24,7 @@ class Int4Codec final : public CodecBase {
   int64_t code_bytes(int64_t elements) const override {
     return blocks_of(elements) * kBytes;
   }
+  int64_t piece() const override { return 8 * kBlock; }
 
   void encode_kernel(std::span<const float> values, float scale, std::span<float> residual,
                      Bytes headers, Bytes codes) const override {

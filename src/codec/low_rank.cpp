@@ -43,20 +43,47 @@ void for_rows(kernels::LowRankShape shape, Body body) {
                    });
 }
 
-void project_one(const at::Tensor& m, const Residual* residual, const at::Tensor& q,
+// Rows of so many values stay in a core's nearest cache while they are brought over.
+constexpr int64_t kBroughtAtOnce = 2048;
+
+void bring_over(Residual& residual) {
+  if (residual.last.defined()) residual.sum.copy_(residual.last);
+  residual.last.reset();
+}
+
+void project_one(const at::Tensor& m, Residual* residual, const at::Tensor& q,
                  at::Tensor p) {
-  if (m.is_cuda()) return cuda::project(m, residual, q, p);
+  if (m.is_cuda()) {
+    if (residual) bring_over(*residual);
+    return cuda::project(m, residual, q, p);
+  }
   const at::Tensor qt = turned(q);
   const at::Tensor last_qt = residual ? turned(residual->q) : at::Tensor();
   const float *from = data_of(m), *last_p = residual ? data_of(residual->p) : nullptr;
+  const float* last_sum = residual && residual->last.defined()
+                              ? residual->last.const_data_ptr<float>()
+                              : nullptr;
   float *sum = residual ? data_of(residual->sum) : nullptr, *to = data_of(p);
   const int64_t rank = p.size(1);
   const auto& kernels = kernels::low_rank_kernels();
   for_rows(shape_of(m, p), [&](auto part, int64_t row, int64_t at) {
     if (sum == nullptr)
       return kernels.project(part, from + at, data_of(qt), to + row * rank);
-    kernels.feed_back(part, from + at, sum + at, last_p ? last_p + row * rank : nullptr,
-                      data_of(last_qt), data_of(qt), to + row * rank);
+    const auto feed_back = [&](auto some, int64_t first, int64_t begin) {
+      kernels.feed_back(some, from + begin, sum + begin,
+                        last_p ? last_p + first * rank : nullptr, data_of(last_qt),
+                        data_of(qt), to + first * rank);
+    };
+    if (last_sum == nullptr) return feed_back(part, row, at);
+    const auto columns = static_cast<int64_t>(part.columns);
+    const auto end = row + static_cast<int64_t>(part.rows);
+    const int64_t step = std::max<int64_t>(1, kBroughtAtOnce / columns);
+    for (int64_t first = row; first < end; first += step) {
+      const int64_t begin = at + (first - row) * columns;
+      part.rows = static_cast<size_t>(std::min(step, end - first));
+      std::copy_n(last_sum + begin, part.rows * part.columns, sum + begin);
+      feed_back(part, first, begin);
+    }
   });
 }
 
@@ -103,7 +130,7 @@ void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& 
     }
     Residual& residual = *residuals[static_cast<size_t>(index)];
     project_one(m[index], &residual, q[index], p[index]);
-    residual.p = residual.q = at::Tensor();
+    residual.p = residual.q = residual.last = at::Tensor();
   }
 }
 
@@ -112,6 +139,7 @@ void add(const at::Tensor& m, const Residuals& residuals, int64_t rank) {
   if (m.is_cuda()) {
     for (size_t index = 0; index < residuals.size(); ++index) {
       Residual& residual = *residuals[index];
+      if (residual.last.defined()) residual.sum = residual.last;
       residual = {residual.value().add(m[static_cast<int64_t>(index)]), {}, {}};
     }
     return;

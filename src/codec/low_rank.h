@@ -15,6 +15,9 @@ struct Residual {
   at::Tensor sum;  // (rows, columns)
   at::Tensor p;    // (rows, r)
   at::Tensor q;    // (columns, r)
+  // If it is defined, the sum is here, and project() brings it to `sum`: memory that is not
+  // to be changed.
+  at::Tensor last = {};
   at::Tensor value() const;
 };
 // One for each matrix of a batch, or none at all if errors are not fed back.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "brigade/error.h"
+#include "brigade/revertible_hook.h"
 
 namespace brigade::elastic {
 namespace {
@@ -28,7 +29,8 @@ Map only(const Map& all, bool own) {
 
 }  // namespace
 
-Replica::Replica(DdpCore& core, torch::nn::Module& model) : core_(core), model_(model) {
+Replica::Replica(DdpCore& core, torch::nn::Module& model, bool takes_back)
+    : core_(core), model_(model), takes_back_(takes_back) {
   add(model_part(model, kModel));
   for (const auto& buffer : model.named_buffers())
     if (buffer.value().defined())
@@ -53,14 +55,31 @@ HookState Replica::hook_state() const {
 
 void Replica::commit() {
   ++step_;
-  hook_ = hook_state();
+  if (!takes_back_) return;
+  commit_hook_state();
   at::NoGradGuard no_grad;
   for (auto& [buffer, copy] : buffers_) copy.copy_(buffer);
 }
 
+void Replica::commit_hook_state() {
+  const std::shared_ptr<Hook> hook = core_.hook();
+  if (!hook) return;
+  const bool same = committed_.lock() == hook;
+  // One that once could not has more to keep than it can take back.
+  if (!same || reverts_) reverts_ = commit_hook(*hook);
+  hook_ = reverts_ ? HookState{} : hook->state();
+  committed_ = hook;
+}
+
 void Replica::take_back() {
   if (step_ < 0) return;
-  if (core_.hook()) core_.hook()->load_state(hook_);
+  if (const std::shared_ptr<Hook> hook = core_.hook()) {
+    if (committed_.lock() != hook) {
+      hook->reset();  // it was set after the last step
+    } else {
+      reverts_ ? take_back_hook(*hook) : hook->load_state(hook_);
+    }
+  }
   at::NoGradGuard no_grad;
   for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
 }

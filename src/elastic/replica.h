@@ -1,6 +1,7 @@
 // All that one rank knows of a training run, and how it is taken back or replaced.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ namespace brigade::elastic {
 // Not thread-safe. The core and the parts must outlive it.
 class Replica {
  public:
-  Replica(DdpCore& core, torch::nn::Module& model);
+  // `takes_back`: take_back() will be called. Without, a commit() copies nothing.
+  Replica(DdpCore& core, torch::nn::Module& model, bool takes_back);
 
   // Throws ConfigError for a name that is taken, and for what is each rank's own.
   void add(CheckpointPart part);
@@ -45,6 +47,7 @@ class Replica {
 
  private:
   HookState hook_state() const;
+  void commit_hook_state();
   States collect() const;
   void load(States states);
 
@@ -54,7 +57,11 @@ class Replica {
   bool apart_ = false;
   Own own_;
   int64_t step_ = -1;
-  HookState hook_;                                          // as of the last commit
+  const bool takes_back_;
+  // The hook of the last commit, and what it kept then, unless it takes steps back itself.
+  std::weak_ptr<Hook> committed_;
+  bool reverts_ = false;
+  HookState hook_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their copies
 };
 

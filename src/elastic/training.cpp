@@ -30,7 +30,7 @@ constexpr int kTries = 3;
 
 // How often members tell each other whether somebody waits, and after how many steps at
 // the latest. Each time costs some tens of microseconds.
-constexpr double kNoticeMicroseconds = 20'000;
+constexpr double kNoticeMicroseconds = 50'000;
 constexpr int64_t kMostStepsWithoutNotice = 64;
 
 bool speaks_of_a_lost_peer(const std::string& text) {
@@ -71,7 +71,7 @@ struct ElasticTraining::State {
       : job(job_given.state()),
         core(core_given),
         sampler(sampler_given),
-        replica(core, model) {}
+        replica(core, model, job->elastic()) {}
 
   // Whether somebody waits, and how long a step takes, told by all to all: starts with a
   // step, is asked after it. Not in every step if these are short; the sums, which all have

@@ -4,6 +4,8 @@
 
 #include <bit>
 
+#include "brigade/revertible_hook.h"
+
 namespace brigade {
 
 HookWrapper::HookWrapper(std::shared_ptr<Hook> inner) : inner_(std::move(inner)) {
@@ -53,7 +55,7 @@ Task<HookWrapper::Undivided> HookWrapper::reduce_inner_undivided(Bucket bucket,
 
 namespace {
 
-class InDtype : public HookWrapper {
+class InDtype : public HookWrapper, public RevertibleHook {
  public:
   InDtype(at::ScalarType dtype, std::shared_ptr<Hook> inner, std::string before,
           std::string after)
@@ -80,6 +82,8 @@ class InDtype : public HookWrapper {
     at::Tensor result = co_await reduce_inner(bucket, comm);
     co_return buffer.copy_(result);
   }
+  bool commit() override { return commit_hook(inner()); }
+  void take_back() override { take_back_hook(inner()); }
 
  private:
   const at::ScalarType dtype_;

@@ -52,14 +52,13 @@ std::string TwoPhase::division(const Comm& comm) const {
 }
 
 // Both phases. The chunks' means, still encoded, are in the memory that it gives back.
-Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, at::Tensor residual,
-                                          int divisor, Semaphore::Permit* turn,
-                                          Comm& comm) {
+Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Feedback residual, int divisor,
+                                          Semaphore::Permit* turn, Comm& comm) {
   const Codec& codec = *codec_;
   const int ranks = comm.size(), me = comm.rank();
   const Chunks chunks(values.numel(), ranks, codec);
   const auto residual_of = [&](int owner) {
-    return residual.defined() ? chunks.of(residual, owner) : at::Tensor();
+    return residual.each([&](const at::Tensor& whole) { return chunks.of(whole, owner); });
   };
 
   const int64_t bytes = (ranks - 1) * chunks.message_bytes;
@@ -74,17 +73,17 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, at::Tensor residual
   if (turn) turn->release();
 
   // The owner's own values take part as they are, with their residual.
-  at::Tensor sum = chunks.of(values, me), lost = residual_of(me);
+  at::Tensor sum = chunks.of(values, me);
   // The last of the outgoing messages lies beside those that come in.
   at::Tensor mean = chunks.message(outgoing, ranks - 2);
-  codec.reduce(sum, incoming, chunks.length, divisor, lost, mean);
+  codec.reduce(sum, incoming, chunks.length, divisor, residual_of(me), mean);
   for (int place = 0; place < ranks - 2; ++place)
     chunks.message(outgoing, place).copy_(mean);
   co_await comm.all_to_others(outgoing, incoming);
   co_return memory;
 }
 
-Task<void> TwoPhase::reduce_segment(at::Tensor values, at::Tensor residual, double* squares,
+Task<void> TwoPhase::reduce_segment(at::Tensor values, Feedback residual, double* squares,
                                     Comm& comm) {
   const int ranks = comm.size();
   at::Tensor memory = co_await exchange_means(values, residual, ranks, nullptr, comm);
@@ -154,13 +153,14 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
   pool_.give_back(std::move(incoming));
 }
 
-Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, at::Tensor residual,
+Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Feedback residual,
                                             bool moved, double* squares, Comm& comm) {
   const HostParts parts(values.numel(), comm.layout(), *codec_);
   const int ranks = comm.size();
   const ProcessGroup mates = comm.host_group(), peers = comm.peer_group();
   Semaphore::Permit turn = co_await turns_.acquire(comm);
-  if (residual.defined() && moved) parts.hand_over(values, residual);
+  const at::Tensor whole = residual.copied();
+  if (whole.defined() && moved) parts.hand_over(values, whole);
   if (parts.mates() > 1) {
     GroupScope host(comm, mates);
     co_await add_up_in_host(values, parts, comm);
@@ -171,7 +171,7 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, at::Tensor residu
   if (parts.length(parts.me()) > 0) {
     GroupScope between(comm, peers);
     at::Tensor own = parts.of(values, parts.me()), lost;
-    if (residual.defined()) lost = parts.of(residual, parts.me());
+    if (whole.defined()) lost = parts.of(whole, parts.me());
     memory = co_await exchange_means(own, lost, ranks, &turn, comm);
   } else {
     co_await comm.sit_out(2);
@@ -183,11 +183,11 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, at::Tensor residu
   if (memory.defined()) pool_.give_back(std::move(memory));
 }
 
-Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& comm,
+Task<void> TwoPhase::all_reduce(at::Tensor values, Feedback residual, Comm& comm,
                                 bool moved, std::optional<double>* squares) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
   const bool measures = squares && values.is_cpu();
-  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, at::Tensor lost,
+  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, Feedback lost,
                                                    double* sum, Comm& lane) {
     if (!measures) sum = nullptr;
     return by_host ? reduce_segment_by_host(part, lost, moved, sum, lane)
@@ -203,14 +203,14 @@ Task<void> TwoPhase::all_reduce(at::Tensor values, at::Tensor residual, Comm& co
     co_return;
   }
   const auto segment_of = [&](const at::Tensor& whole, int index) {
-    if (!whole.defined()) return at::Tensor();
     const int64_t begin = index * most;
     return whole.narrow(0, begin, std::min(most, whole.numel() - begin));
   };
   std::vector<double> sums(static_cast<size_t>(count));
   co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
-    return reduce(segment_of(values, index), segment_of(residual, index),
-                  &sums[static_cast<size_t>(index)], lane);
+    const auto part = [&](const at::Tensor& whole) { return segment_of(whole, index); };
+    return reduce(part(values), residual.each(part), &sums[static_cast<size_t>(index)],
+                  lane);
   });
   if (measures) *squares = std::accumulate(sums.begin(), sums.end(), 0.0);
 }

@@ -46,7 +46,7 @@ class TwoPhase {
   // `squares`: null, or becomes the sum of squares of the values, taken while they are
   // decoded; stays empty where nothing is decoded, and off the CPU. All ranks find the same
   // bits.
-  Task<void> all_reduce(at::Tensor values, at::Tensor residual, Comm& comm,
+  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm,
                         bool moved = true, std::optional<double>* squares = nullptr);
 
   // Tells where this rank's residual can be other than zero: for `moved`, and for
@@ -56,12 +56,12 @@ class TwoPhase {
  private:
   bool by_host(const Comm& comm) const;
   // One segment. `squares`: null, or the sum of squares of the segment is added.
-  Task<void> reduce_segment(at::Tensor values, at::Tensor residual, double* squares,
+  Task<void> reduce_segment(at::Tensor values, Feedback residual, double* squares,
                             Comm& comm);
-  Task<void> reduce_segment_by_host(at::Tensor values, at::Tensor residual, bool moved,
+  Task<void> reduce_segment_by_host(at::Tensor values, Feedback residual, bool moved,
                                     double* squares, Comm& comm);
   // `turn`, if not null, is released after the first phase.
-  Task<at::Tensor> exchange_means(at::Tensor values, at::Tensor residual, int divisor,
+  Task<at::Tensor> exchange_means(at::Tensor values, Feedback residual, int divisor,
                                   Semaphore::Permit* turn, Comm& comm);
   Task<void> add_up_in_host(at::Tensor values, HostParts parts, Comm& comm);
   Task<void> share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,

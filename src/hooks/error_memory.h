@@ -4,19 +4,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "brigade/hook.h"
+#include "codec/codec.h"
 
 namespace brigade {
 
 // To be used by one thread: before a hook's first co_await, or between steps.
 class ErrorMemory {
  public:
-  // The errors of the bucket's parameters, as one float32 tensor of the buffer's length.
-  // They are zero at first. What is written into the tensor is kept for the next step.
-  at::Tensor of(const Bucket& bucket);
+  // The errors of the bucket's parameters, as float32 tensors of the buffer's length. They
+  // are zero at first. What is written into `next` is kept for the next step; every value
+  // must be. It is the same memory as `last`, unless commit() was called since the last
+  // call.
+  Feedback of(const Bucket& bucket);
   // To be called after of(). False: they are as the last step left them, under the same
   // `division` of the values among the ranks. True: they come from elsewhere, from other
   // buckets, another division or a checkpoint.
@@ -24,16 +28,32 @@ class ErrorMemory {
 
   void save(HookState& state) const;
   void load(const HookState& state);
+  // As those of RevertibleHook. After the first commit() there is twice as much memory.
+  void commit();
+  void take_back();
 
  private:
-  bool fits(const Bucket& bucket, const at::Tensor& flat) const;
-  at::Tensor assemble(const Bucket& bucket);
-  void drop_left_behind();
+  struct Flat {
+    at::Tensor now;
+    at::Tensor other;      // as of the last commit() if it was written since
+    bool written = false;  // since the last commit()
+    const at::Tensor& committed() const { return written ? other : now; }
+  };
+  // Where the errors of a parameter are.
+  struct Place {
+    std::shared_ptr<Flat> flat;
+    int64_t begin = 0;
+    int64_t length = 0;
+    at::Tensor in(const at::Tensor& whole) const { return whole.narrow(0, begin, length); }
+  };
+  bool fits(const Bucket& bucket, const std::shared_ptr<Flat>& flat) const;
+  std::shared_ptr<Flat> assemble(const Bucket& bucket);
 
-  std::map<std::string, at::Tensor> errors_;  // views into the flat tensors below
+  std::map<std::string, Place> errors_;
   // By the name of the first parameter.
-  std::map<std::string, at::Tensor> flat_;
+  std::map<std::string, std::shared_ptr<Flat>> flat_;
   std::map<std::string, std::string> division_;
+  bool reverts_ = false;
 };
 
 }  // namespace brigade

@@ -1,5 +1,6 @@
 #include "hooks/int8.h"
 
+#include "brigade/revertible_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"
@@ -9,7 +10,7 @@
 namespace brigade {
 namespace {
 
-class FeedbackHook : public MeasuringHook {
+class FeedbackHook : public MeasuringHook, public RevertibleHook {
  public:
   FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
       : name_(codec->name()), exchange_(std::move(codec), flat) {
@@ -21,7 +22,7 @@ class FeedbackHook : public MeasuringHook {
 
   Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
                                       std::optional<double>* squares) override {
-    at::Tensor error;
+    Feedback error;
     bool moved = false;
     if (comm.size() > 1) {
       division_ = exchange_.division(comm);
@@ -42,6 +43,11 @@ class FeedbackHook : public MeasuringHook {
   }
   void load_state(const HookState& state) override { errors_.load(state); }
   void reset() override { errors_ = {}; }
+  bool commit() override {
+    errors_.commit();
+    return true;
+  }
+  void take_back() override { errors_.take_back(); }
 
  private:
   const std::string name_;

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "brigade/revertible_hook.h"
 #include "hooks/error_memory.h"
 #include "hooks/float_values.h"
 #include "hooks/ratio.h"
@@ -44,7 +45,7 @@ at::Tensor draw(int64_t n, int64_t count, uint64_t key) {
   return places;
 }
 
-class RandomK : public Hook {
+class RandomK : public Hook, public RevertibleHook {
  public:
   RandomK(double ratio, uint64_t seed) : ratio_(ratio), seed_(seed) {}
   std::string name() const override { return "randomk"; }
@@ -70,11 +71,21 @@ class RandomK : public Hook {
     errors_ = {};
     step_ = 0;
   }
+  bool commit() override {
+    errors_.commit();
+    committed_step_ = step_;
+    return true;
+  }
+  void take_back() override {
+    errors_.take_back();
+    step_ = committed_step_;
+  }
 
  private:
   const double ratio_;
   const uint64_t seed_;
   int64_t step_ = 0;  // counted at the last bucket, before the first co_await
+  int64_t committed_step_ = 0;
   ErrorMemory errors_;
 };
 
@@ -91,12 +102,13 @@ Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
   if (bucket.is_last()) ++step_;
   if (comm.size() == 1 || n == 0) co_return bucket.buffer();
   FloatValues floats(bucket.buffer());
-  at::Tensor values = floats.values(), error = errors_.of(bucket);
+  const Feedback feedback = errors_.of(bucket);
+  at::Tensor values = floats.values(), error = feedback.next;
   const auto count = static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(n)));
   const at::Tensor places = draw(n, count, key).to(values.device());
 
   // The error becomes what is to be sent at some time; what is sent now leaves it.
-  error.add_(values);
+  at::add_out(error, feedback.last, values);
   at::Tensor message = at::empty({count + 1}, values.options());
   at::Tensor sent = message.narrow(0, 0, count), flaw = message.narrow(0, count, 1);
   at::index_select_out(sent, error, 0, places);

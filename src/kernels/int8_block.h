@@ -25,6 +25,17 @@ inline constexpr std::size_t kInt8Block = 256;
 using Int8Encode = void (*)(std::span<const float> src, float factor,
                             std::span<float> residual, std::span<float> scales,
                             std::span<std::int8_t> codes) noexcept;
+// A residual in its place, or in two, and what of it a rank's share is.
+struct Int8Feedback {
+  const float* last;  // times `share` in the place of the residual
+  float* next;        // becomes the residual / share; may be `last`
+  float share;        // a power of two
+};
+// encode() with another form of residual, of src's size. A residual that stays as it was is
+// in both places.
+using Int8EncodeShare = void (*)(std::span<const float> src, float factor,
+                                 Int8Feedback feedback, std::span<float> scales,
+                                 std::span<std::int8_t> codes) noexcept;
 // dst = decoded, or dst += decoded. REQUIRES: as above.
 using Int8Decode = void (*)(std::span<const float> scales,
                             std::span<const std::int8_t> codes,
@@ -32,6 +43,7 @@ using Int8Decode = void (*)(std::span<const float> scales,
 
 struct Int8Kernels {
   Int8Encode encode;
+  Int8EncodeShare encode_share;
   Int8Decode decode;
   Int8Decode decode_add;
 };

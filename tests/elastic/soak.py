@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Kills workers of elastic jobs at random moments, hook after hook, and says what it found.
 
-soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks none,fp16,...]: ends with 1 when a job hung or failed, replicas
+soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks "none fp16 ..."] [--json FILE]: ends with 1 when a job hung or failed, replicas
 differed, or a sample was not trained exactly once an epoch.
 """
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -15,7 +16,12 @@ import tempfile
 import time
 
 EXACT = {"none", "allreduce", "fp16", "bf16"}
-HOOKS = "none,allreduce,fp16,bf16,int8,quantize_per_tensor,quantize_per_channel,powersgd:rank=2,batched_powersgd:rank=1"
+# Separated by spaces: options have commas.
+HOOKS = (
+    "none allreduce fp16 bf16 int8 int4 topk:ratio=0.1 randomk:ratio=0.1 quantize_per_tensor quantize_per_channel"
+    " powersgd:rank=2,min_rate=0.1,start=10 powersgd:rank=1,rounds=1,min_rate=0.1,start=10"
+    " batched_powersgd:rank=1,start=10 fp16+int8"
+)
 END = re.compile(r"end rank (\d+) of (\d+) steps (\d+) kept (\d+) hash (\d+) at \S* ?seen (\w+)")
 
 
@@ -70,10 +76,11 @@ def main():
     parser.add_argument("--hooks", default=HOOKS)
     parser.add_argument("--a-job", type=int, default=20, help="kills in one job")
     parser.add_argument("--mean-ms", type=int, default=3000, help="how long a worker lives, in the mean")
+    parser.add_argument("--json", type=pathlib.Path, help="a line for each job is added to this file")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
     killed, wrong, again, replaced, jobs = 0, 0, [], [], 0
-    hooks = arguments.hooks.split(",")
+    hooks = arguments.hooks.split()
     while killed < arguments.kills and time.monotonic() < until:
         hook = hooks[jobs % len(hooks)]
         jobs += 1
@@ -86,6 +93,10 @@ def main():
             count, some_again, some_replaced = times_of(folder)
         killed, again, replaced = killed + count, again + some_again, replaced + some_replaced
         wrong += bool(faults)
+        if arguments.json:
+            line = {"hook": hook, "kills": count, "faults": faults, "again_ms": some_again, "replaced_ms": some_replaced}
+            with arguments.json.open("a") as file:
+                file.write(json.dumps(line) + "\n")
         print(f"{hook}: {count} kills, {killed} in all; {'; '.join(faults) or 'good'}", flush=True)
     print(f"{killed} kills in {jobs} jobs of 4 workers, {wrong} jobs went wrong")
     print(line_of("survivors train again", again))

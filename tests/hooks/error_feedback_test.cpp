@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
+#include "brigade/revertible_hook.h"
 #include "hooks/bag.h"
 #include "support/ranks.h"
 
@@ -123,6 +124,64 @@ TEST_P(ErrorFeedback, ABadStepLeavesTheErrorsAsTheyWere) {
         EXPECT_GT(before.abs().max().item<double>(), 1e-2) << "nothing was kept";
       }
     }
+  });
+}
+
+// Trains some steps, with others between them that are lost, and gives what came out of the
+// last two, and what the hook keeps.
+std::vector<at::Tensor> train_with_losses(ProcessGroup group, const std::string& spec,
+                                          bool loses) {
+  DdpOptions options{.bucket_cap_mb = 0.005};
+  options.first_buckets = {{"p1", "p3", "p0"}, {"p2"}};
+  Rig rig(group, spec, {{24, 30}, {40, 10}, {24, 30}, {13}}, at::kFloat, options);
+  Hook& hook = *rig.ddp->hook();
+  EXPECT_TRUE(commit_hook(hook));
+  // The first one is lost under other buckets than those of the step before it, the second
+  // after two passes, as with accumulation.
+  for (int64_t step = 0; step < 4; ++step) {
+    std::vector<at::Tensor> out = rig.train(step);
+    EXPECT_TRUE(commit_hook(hook));
+    if (!loses) continue;
+    for (int64_t pass = 0; pass <= step % 2; ++pass) rig.train(10 + step + pass);
+    take_back_hook(hook);
+  }
+  std::vector<at::Tensor> out = rig.train(4);
+  for (const at::Tensor& gradient : rig.train(5)) out.push_back(gradient);
+  for (const auto& [key, tensor] : hook.state().tensors) out.push_back(tensor);
+  return out;
+}
+
+void expect_lost_steps_leave_nothing(ProcessGroup group, const std::string& spec) {
+  SCOPED_TRACE(spec);
+  const auto undisturbed = train_with_losses(group, spec, false);
+  const auto with_losses = train_with_losses(group, spec, true);
+  ASSERT_EQ(with_losses.size(), undisturbed.size());
+  for (size_t index = 0; index < undisturbed.size(); ++index)
+    EXPECT_TRUE(at::equal(with_losses[index], undisturbed[index])) << index;
+}
+
+TEST(LostStep, LeavesNothingBehindInHooksThatTakeItBack) {
+  run_ranks(3, [](ProcessGroup group) {
+    std::vector<std::string> specs = kSpecs;
+    specs.insert(specs.end(), {"powersgd:start=0,rank=6", "powersgd:start=9", "fp16+int8",
+                               "small(300)+int4", "rules:p0=fp16;p1=topk:ratio=0.1;*=int8"});
+    for (const std::string& spec : specs) expect_lost_steps_leave_nothing(group, spec);
+  });
+}
+
+// Their shares of a residual are divided exactly.
+TEST(LostStep, LeavesNothingBehindAmongTwo) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const char* spec : {"int8", "int4"}) expect_lost_steps_leave_nothing(group, spec);
+  });
+}
+
+// One that keeps something and cannot take it back says so.
+TEST(LostStep, IsNotTakenBackByAHookThatCannot) {
+  run_ranks(2, [](ProcessGroup group) {
+    Rig rig(group, "small(300)+node+int8", {{24, 30}});
+    rig.train(0);
+    EXPECT_FALSE(commit_hook(*rig.ddp->hook()));
   });
 }
 

@@ -38,6 +38,7 @@ PUBLIC = {
     "comm": "engine",
     "bucket": "engine",
     "hook": "engine",
+    "revertible_hook": "engine",
     "trace": "engine",
     "collect_tensors": "ddp",
     "ddp_core": "ddp",

@@ -78,9 +78,23 @@ class BatchedPowerSGD : public PowerSGDBase {
     errors_ = {};
     squares_.clear();
   }
+  bool commit() override {
+    commit_base();
+    errors_.commit();
+    // A step writes into the q's; they are small.
+    committed_squares_ = squares_;
+    for (auto& [name, square] : committed_squares_) square.q = square.q.clone();
+    return true;
+  }
+  void take_back() override {
+    take_back_base();
+    errors_.take_back();
+    squares_ = committed_squares_;
+    for (auto& [name, square] : squares_) square.q = square.q.clone();
+  }
 
  private:
-  void project(const Cut& values, const Cut* sum, const at::Tensor& q,
+  void project(const Cut& values, const Feedback& error, const at::Tensor& q,
                const at::Tensor& p) const;
   void project_back(const Cut& sum, const at::Tensor& p, const at::Tensor& q) const;
   void rebuild_rows(const Cut& to, const at::Tensor& error, const at::Tensor& p,
@@ -92,24 +106,29 @@ class BatchedPowerSGD : public PowerSGDBase {
 
   ErrorMemory errors_;
   std::map<std::string, Square> squares_;  // by the bucket's first parameter
+  std::map<std::string, Square> committed_squares_;
 };
 
 // P = (M + error) Q, and the error becomes that sum.
-void BatchedPowerSGD::project(const Cut& values, const Cut* sum, const at::Tensor& q,
+void BatchedPowerSGD::project(const Cut& values, const Feedback& error, const at::Tensor& q,
                               const at::Tensor& p) const {
   at::Tensor whole = values.whole(p);
+  std::optional<Cut> last, sum;
+  if (error.defined())
+    last.emplace(error.last, q.size(1)), sum.emplace(error.next, q.size(1));
   const Cut& from = sum ? *sum : values;
   if (low_rank::has_kernels(values.rows, q.size(2))) {
     low_rank::Residual residual;
     low_rank::Residuals residuals;
     if (sum) residual.sum = sum->rows[0];
+    if (sum && !error.in_place()) residual.last = last->rows[0];
     if (sum) residuals.push_back(&residual);
     low_rank::project(values.rows, residuals, q, whole);
   } else {
-    if (sum) at::Tensor(sum->rows).add_(values.rows);
+    if (sum) at::add_out(sum->rows, last->rows, values.rows);
     whole.copy_(at::bmm(from.rows.to(p.scalar_type()), q));
   }
-  if (sum) at::Tensor(sum->tail).add_(values.tail);
+  if (sum) at::add_out(sum->tail, last->tail, values.tail);
   if (from.tail.numel() > 0) {
     const at::Tensor tail = from.tail.to(p.scalar_type()).unsqueeze(0);
     from.last(p).copy_(at::mm(tail, from.met(q)));
@@ -209,15 +228,11 @@ Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   count(bucket, n, (rows + side) * rank);
 
   at::Tensor values = buffer.to(options), memory;
-  at::Tensor error = options_.use_error_feedback ? errors_.of(bucket) : at::Tensor();
+  const Feedback feedback = options_.use_error_feedback ? errors_.of(bucket) : Feedback();
+  const at::Tensor error = feedback.next;
   at::Tensor q = start_of(bucket, side, rank, options, memory);
   at::Tensor p = at::empty({1, rows, rank}, options);
-  {
-    const Cut cut(values, side);
-    std::optional<Cut> sum;
-    if (error.defined()) sum.emplace(error, side);
-    project(cut, sum ? &*sum : nullptr, q, p);
-  }
+  project(Cut(values, side), feedback, q, p);
   p.div_(comm.size());
   co_await comm.all_reduce(p);
   orthogonalize(p, options_.orthogonalization_epsilon);

@@ -5,8 +5,10 @@
 
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "brigade/hooks/power_sgd.h"
+#include "brigade/revertible_hook.h"
 
 namespace brigade {
 
@@ -36,7 +38,7 @@ int64_t nearly_square_columns(int64_t values, int64_t width);
 // Half types compute in float32.
 at::ScalarType compute_dtype(at::ScalarType dtype);
 
-class PowerSGDBase : public PowerSGDHook {
+class PowerSGDBase : public PowerSGDHook, public RevertibleHook {
  public:
   PowerSGDBase(std::string name, PowerSGDOptions options);
   std::string name() const override { return name_; }
@@ -52,6 +54,8 @@ class PowerSGDBase : public PowerSGDHook {
   void save_base(HookState& state) const;
   void load_base(const HookState& state);
   void reset_base();
+  void commit_base() { committed_ = {iteration_, draws_}; }
+  void take_back_base() { std::tie(iteration_, draws_) = committed_; }
 
   const std::string name_;
   const PowerSGDOptions options_;
@@ -59,6 +63,7 @@ class PowerSGDBase : public PowerSGDHook {
  private:
   int64_t iteration_ = 0;
   uint64_t draws_ = 0;
+  std::pair<int64_t, uint64_t> committed_ = {};
   int64_t next_report_ = 0;
   mutable std::mutex stats_mutex_;  // read by any thread
   int64_t before_ = 0;

@@ -81,6 +81,14 @@ low_rank::Residuals PowerSGDMatrices::errors_of(const MatrixGroup& group) const 
     low_rank::Residual& error = memory->error;
     if (!error.sum.defined())
       error.sum = base::empty_in_huge_pages(group.m[0].sizes(), group.m.options()).zero_();
+    if (std::exchange(memory->sum_committed, false)) {
+      if (!memory->other_sum.defined())
+        memory->other_sum =
+            base::empty_in_huge_pages(error.sum.sizes(), error.sum.options());
+      use_on_current_stream(memory->other_sum);
+      error.last = error.sum;
+      std::swap(error.sum, memory->other_sum);
+    }
     errors.push_back(&error);
   }
   return errors;
@@ -114,6 +122,18 @@ HookState PowerSGDMatrices::state() const {
     save("spare_p.", memory.spare_p);
   }
   return state;
+}
+
+bool PowerSGDMatrices::commit() {
+  commit_base();
+  for (auto& [name, memory] : memory_) memory.sum_committed = memory.error.sum.defined();
+  committed_memory_ = memory_;  // pointers, and few of them
+  return true;
+}
+
+void PowerSGDMatrices::take_back() {
+  take_back_base();
+  memory_ = committed_memory_;
 }
 
 void PowerSGDMatrices::load_state(const HookState& state) {

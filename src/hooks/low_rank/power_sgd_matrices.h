@@ -22,6 +22,10 @@ struct MatrixMemory {
   // With one round: (rows, r), if the last step sent P instead of Q, and its spare.
   at::Tensor p;
   at::Tensor spare_p;
+  // Of the size of the errors' sum, if steps may have to be taken back: the sums before and
+  // after a step take turns.
+  at::Tensor other_sum;
+  bool sum_committed = false;  // not to be changed
 };
 
 struct MatrixGroup {
@@ -56,6 +60,8 @@ class PowerSGDMatrices : public PowerSGDBase {
     reset_base();
     memory_.clear();
   }
+  bool commit() override;
+  void take_back() override;
 
  protected:
   struct Plan {
@@ -77,6 +83,7 @@ class PowerSGDMatrices : public PowerSGDBase {
   bool pays(int64_t rows, int64_t columns) const;
 
   std::map<std::string, MatrixMemory> memory_;
+  std::map<std::string, MatrixMemory> committed_memory_;
 };
 
 // The factory of each form.

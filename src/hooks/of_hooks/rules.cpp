@@ -10,6 +10,7 @@
 
 #include "base/buffer_pool.h"
 #include "brigade/hook_parts.h"
+#include "brigade/revertible_hook.h"
 #include "hooks/hook_text.h"
 
 namespace brigade {
@@ -44,7 +45,7 @@ void check(const std::vector<Rule>& rules) {
   }
 }
 
-class Rules : public Hook {
+class Rules : public Hook, public RevertibleHook {
  public:
   explicit Rules(std::vector<Rule> rules) : rules_(std::move(rules)) {
     check(rules_);
@@ -123,6 +124,13 @@ class Rules : public Hook {
   }
   void reset() override {
     for (const Branch& branch : branches_) branch.hook->reset();
+  }
+  bool commit() override {
+    return std::ranges::all_of(
+        branches_, [](const Branch& branch) { return commit_hook(*branch.hook); });
+  }
+  void take_back() override {
+    for (const Branch& branch : branches_) take_back_hook(*branch.hook);
   }
   std::vector<std::string> history() const override {
     std::vector<std::string> all;

@@ -3,6 +3,7 @@
 
 #include "brigade/hook_parts.h"
 #include "brigade/hook_wrapper.h"
+#include "brigade/revertible_hook.h"
 #include "hooks/of_hooks/small.h"
 
 namespace brigade {
@@ -51,7 +52,7 @@ class SmallGradients {
   bool all_ = false;
 };
 
-class SmallHook : public HookWrapper {
+class SmallHook : public HookWrapper, public RevertibleHook {
  public:
   SmallHook(std::shared_ptr<Hook> inner, int64_t below, std::string before,
             std::string after)
@@ -85,6 +86,9 @@ class SmallHook : public HookWrapper {
     small.put_into(result, exact);
     co_return result;
   }
+
+  bool commit() override { return commit_hook(inner()); }
+  void take_back() override { take_back_hook(inner()); }
 
  private:
   const int64_t below_;

@@ -37,6 +37,35 @@ BRIGADE_BODY float encode_body(const float* __restrict src, float factor,
   return scale;
 }
 
+// Not restrict: `next` may be `last`.
+BRIGADE_BODY float encode_share_body(const float* __restrict src, float factor,
+                                     Int8Feedback feedback, std::size_t size,
+                                     std::int8_t* __restrict codes) {
+  const float *last = feedback.last, share = feedback.share, inverse = 1 / share;
+  float* next = feedback.next;
+  std::int32_t top = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::int32_t magnitude = bits_of(src[i] * factor + last[i] * share) & 0x7fffffff;
+    top = magnitude > top ? magnitude : top;
+  }
+  if (top >= kInfBits || top == 0) {
+    std::memset(codes, 0, size);
+    if (top != 0 && next != last) std::memcpy(next, last, size * sizeof(float));
+    if (top != 0) return std::numeric_limits<float>::quiet_NaN();
+    std::memset(next, 0, size * sizeof(float));
+    return 0.0f;
+  }
+  const float scale = step_of(std::min(float_of(top), kLargest), 127.0);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < size; ++i) {
+    const float p = src[i] * factor + last[i] * share;
+    const float rounded = round_within<-127, 127>(p / scale);
+    codes[i] = static_cast<std::int8_t>(bits_of(rounded));
+    next[i] = (p - (rounded - kRounder) * scale) * inverse;
+  }
+  return scale;
+}
+
 template <bool kAdd>
 BRIGADE_BODY void decode_body(float scale, const std::int8_t* __restrict codes,
                               float* __restrict dst, std::size_t size) {
@@ -58,6 +87,12 @@ BRIGADE_BODY void decode_body(float scale, const std::int8_t* __restrict codes,
                                         std::size_t size, std::int8_t* codes) noexcept { \
       if (size == kTile) return encode_body<true>(src, factor, residual, kTile, codes);  \
       return encode_body<true>(src, factor, residual, size, codes);                      \
+    }                                                                                    \
+    Target static float encode_share(const float* src, float factor,                     \
+                                     Int8Feedback feedback, std::size_t size,            \
+                                     std::int8_t* codes) noexcept {                      \
+      if (size == kTile) return encode_share_body(src, factor, feedback, kTile, codes);  \
+      return encode_share_body(src, factor, feedback, size, codes);                      \
     }                                                                                    \
     Target static void decode(float scale, const std::int8_t* codes, float* dst,         \
                               std::size_t size) noexcept {                               \
@@ -89,6 +124,16 @@ void encode(std::span<const float> src, float factor, std::span<float> residual,
 }
 
 template <class Variant>
+void encode_share(std::span<const float> src, float factor, Int8Feedback feedback,
+                  std::span<float> scales, std::span<std::int8_t> codes) noexcept {
+  for (std::size_t at = 0, block = 0; at < src.size(); at += kTile, ++block) {
+    const Int8Feedback part{feedback.last + at, feedback.next + at, feedback.share};
+    scales[block] = Variant::encode_share(
+        src.data() + at, factor, part, std::min(kTile, src.size() - at), codes.data() + at);
+  }
+}
+
+template <class Variant>
 void decode(std::span<const float> scales, std::span<const std::int8_t> codes,
             std::span<float> dst) noexcept {
   write_tiles(dst.data(), dst.size(), [&](float* to, std::size_t at, std::size_t size) {
@@ -106,7 +151,8 @@ void decode_add(std::span<const float> scales, std::span<const std::int8_t> code
 }
 
 template <class Variant>
-constexpr Int8Kernels kKernels{encode<Variant>, decode<Variant>, decode_add<Variant>};
+constexpr Int8Kernels kKernels{encode<Variant>, encode_share<Variant>, decode<Variant>,
+                               decode_add<Variant>};
 
 }  // namespace
 
