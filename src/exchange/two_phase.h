@@ -46,8 +46,8 @@ class TwoPhase {
   // `squares`: null, or becomes the sum of squares of the values, taken while they are
   // decoded; stays empty where nothing is decoded, and off the CPU. All ranks find the same
   // bits.
-  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm,
-                        bool moved = true, std::optional<double>* squares = nullptr);
+  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm, bool moved = true,
+                        std::optional<double>* squares = nullptr);
 
   // Tells where this rank's residual can be other than zero: for `moved`, and for
   // checkpoints.

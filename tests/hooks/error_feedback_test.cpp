@@ -163,8 +163,9 @@ void expect_lost_steps_leave_nothing(ProcessGroup group, const std::string& spec
 TEST(LostStep, LeavesNothingBehindInHooksThatTakeItBack) {
   run_ranks(3, [](ProcessGroup group) {
     std::vector<std::string> specs = kSpecs;
-    specs.insert(specs.end(), {"powersgd:start=0,rank=6", "powersgd:start=9", "fp16+int8",
-                               "small(300)+int4", "rules:p0=fp16;p1=topk:ratio=0.1;*=int8"});
+    specs.insert(specs.end(),
+                 {"powersgd:start=0,rank=6", "powersgd:start=9", "fp16+int8",
+                  "int4:small=300", "rules:p0=fp16;p1=topk(ratio=0.1);*=int8"});
     for (const std::string& spec : specs) expect_lost_steps_leave_nothing(group, spec);
   });
 }
@@ -179,7 +180,7 @@ TEST(LostStep, LeavesNothingBehindAmongTwo) {
 // One that keeps something and cannot take it back says so.
 TEST(LostStep, IsNotTakenBackByAHookThatCannot) {
   run_ranks(2, [](ProcessGroup group) {
-    Rig rig(group, "small(300)+node+int8", {{24, 30}});
+    Rig rig(group, "node+int8", {{24, 30}});
     rig.train(0);
     EXPECT_FALSE(commit_hook(*rig.ddp->hook()));
   });
