@@ -169,6 +169,15 @@ TEST_F(ElasticMembership, WhoIsSilentIsGivenUp) {
   EXPECT_EQ(members_->take_stuck(), (std::vector<int>{1, 2})) << "heard, but never came";
 }
 
+TEST_F(ElasticMembership, TheLastWithTheStateHasTheWholeLimit) {
+  form(2, {.silence = milliseconds(100), .limit = milliseconds(1000)});
+  members_->ended(0, "rank 0 ended", now_);
+  turn(milliseconds(500));
+  EXPECT_EQ(members_->take_stuck(), std::vector<int>{}) << "it may only be slow";
+  turn(milliseconds(600));
+  EXPECT_EQ(members_->take_stuck(), std::vector<int>{1});
+}
+
 TEST_F(ElasticMembership, NothingBeginsWhileHostsAreMissing) {
   begin(2);
   members_->hold(true);

@@ -91,7 +91,12 @@ class Reaper {
  public:
   Reaper(std::string folder, int64_t kills) : folder_(std::move(folder)), kills_(kills) {}
 
-  void holds_state() { std::ofstream(mine()) << now_ms(); }
+  // The lock goes when this process does, however that is.
+  void holds_state() {
+    if (holder_ >= 0) return;
+    holder_ = open(mine().c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    flock(holder_, LOCK_EX);
+  }
   void die(const std::string& where) {
     // Who has an appointment is not stood up because the others are a little behind.
     for (int tries = 0; where != "anywhere" && others() == 0 && tries < 1000; ++tries)
@@ -124,8 +129,9 @@ class Reaper {
     for (const auto& entry : fs::directory_iterator(folder_)) {
       const std::string name = entry.path().filename();
       if (!name.starts_with("holder.")) continue;
-      const pid_t pid = std::stoi(name.substr(7));
-      count += pid != getpid() && kill(pid, 0) == 0;
+      const int file = open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+      count += file >= 0 && entry.path() != mine() && flock(file, LOCK_EX | LOCK_NB) != 0;
+      close(file);
     }
     return count;
   }
@@ -138,6 +144,7 @@ class Reaper {
 
   const std::string folder_;
   const int64_t kills_;
+  int holder_ = -1;
 };
 
 // at=WHERE:STEP:RANK, several with commas: dies there.

@@ -136,13 +136,17 @@ std::vector<at::Tensor> train_with_losses(ProcessGroup group, const std::string&
   Rig rig(group, spec, {{24, 30}, {40, 10}, {24, 30}, {13}}, at::kFloat, options);
   Hook& hook = *rig.ddp->hook();
   EXPECT_TRUE(commit_hook(hook));
-  // The first one is lost under other buckets than those of the step before it, the second
-  // after two passes, as with accumulation.
-  for (int64_t step = 0; step < 4; ++step) {
-    std::vector<at::Tensor> out = rig.train(step);
+  // Buckets are rebuilt between these two passes.
+  rig.train(10);
+  rig.train(11);
+  loses ? take_back_hook(hook) : hook.reset();
+  EXPECT_TRUE(commit_hook(hook));
+  for (int64_t step = 0; step < 3; ++step) {
+    rig.train(step);
     EXPECT_TRUE(commit_hook(hook));
     if (!loses) continue;
-    for (int64_t pass = 0; pass <= step % 2; ++pass) rig.train(10 + step + pass);
+    // Of one pass, or of two, as with accumulation.
+    for (int64_t pass = 0; pass <= step % 2; ++pass) rig.train(12 + step + pass);
     take_back_hook(hook);
   }
   std::vector<at::Tensor> out = rig.train(4);

@@ -88,12 +88,19 @@ void Membership::tell_that_it_is_over(Time now) {
 void Membership::condemn_silent(Time now) {
   for (auto& [number, worker] : workers_) {
     if (worker.ready || worker.condemned) continue;
-    const bool silent =
-        worker.member && told_ && !worker.heard && now - *told_ > options_.silence;
+    const bool silent = worker.member && told_ && !worker.heard &&
+                        now - *told_ > options_.silence && !is_last_with_state(worker);
     const bool late = worker.member ? told_ && now - *told_ > options_.limit
                                     : now - worker.since > options_.limit;
     worker.condemned = silent || late;
   }
+}
+
+// Without it the job is over. If it is only slow it has the whole limit.
+bool Membership::is_last_with_state(const Worker& worker) const {
+  return worker.holds_state && std::ranges::count_if(workers_, [](const auto& entry) {
+                                 return entry.second.holds_state;
+                               }) == 1;
 }
 
 std::vector<int> Membership::take_stuck() {

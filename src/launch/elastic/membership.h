@@ -73,6 +73,7 @@ class Membership {
   void gather(const std::string& why, bool abort, Time now);
   void tell_that_it_is_over(Time now);
   void condemn_silent(Time now);
+  bool is_last_with_state(const Worker& worker) const;
   bool all_are_here(Time now) const;
   void publish(Time now);
   void finish();
