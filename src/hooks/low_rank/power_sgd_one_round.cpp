@@ -44,6 +44,15 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   // With what it has seen: a run that goes on from a checkpoint adds up in the same order.
   HookState state() const override;
   void load_state(const HookState& state) override;
+  bool commit() override {
+    committed_buckets_ = {seen_, before_};
+    return PowerSGDMatrices::commit();
+  }
+  void take_back() override {
+    PowerSGDMatrices::take_back();
+    seen_ = committed_buckets_.first;
+    before_ = committed_buckets_.second;
+  }
 
  private:
   // Adds up over the ranks, in place. To be called in the bucket's first stretch.
@@ -64,6 +73,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   int64_t before_ = 0;             // buckets of the pass before
   std::atomic<int64_t> seen_ = 0;  // buckets of this one
   std::atomic<bool> seen_late_ = false;
+  std::pair<int64_t, int64_t> committed_buckets_ = {};  // seen_, before_
 };
 
 void OneRoundPowerSGD::begin_pass(const HookPass& pass) {
