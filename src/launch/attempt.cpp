@@ -15,7 +15,7 @@
 #include "base/files/error_file.h"
 #include "group/live/rank_page.h"
 #include "group/store/mailbox.h"
-#include "launch/worker_streams.h"
+#include "launch/workers/worker_streams.h"
 
 namespace brigade::launching {
 namespace {

@@ -21,7 +21,7 @@
 #include "launch/report.h"
 #include "launch/store.h"
 #include "launch/watch/job_watch.h"
-#include "launch/worker_environment.h"
+#include "launch/workers/worker_environment.h"
 
 namespace brigade::launching {
 namespace {

@@ -1,7 +1,7 @@
 // A whole job: its attempts, on this host or in step with the launchers of others.
 #pragma once
 #include "brigade/launch.h"
-#include "launch/spawn.h"
+#include "launch/workers/spawn.h"
 
 namespace brigade::launching {
 

@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "base/files/read_whole.h"
-#include "launch/worker_family.h"
+#include "launch/workers/worker_family.h"
 
 namespace brigade::launching {
 namespace {

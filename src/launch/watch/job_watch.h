@@ -6,7 +6,7 @@
 #include "launch/attempt.h"
 #include "launch/watch/metrics_server.h"
 #include "launch/watch/status_folder.h"
-#include "launch/worker_environment.h"
+#include "launch/workers/worker_environment.h"
 
 namespace brigade::launching {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "brigade/launch.h"
-#include "launch/worker_output.h"
+#include "launch/workers/worker_output.h"
 
 namespace brigade::launching {
 

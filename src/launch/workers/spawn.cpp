@@ -1,4 +1,4 @@
-#include "launch/spawn.h"
+#include "launch/workers/spawn.h"
 
 #include <ATen/Parallel.h>
 #include <fcntl.h>

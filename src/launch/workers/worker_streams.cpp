@@ -1,4 +1,4 @@
-#include "launch/worker_streams.h"
+#include "launch/workers/worker_streams.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "launch/worker_family.h"
+#include "launch/workers/worker_family.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "launch/worker_environment.h"
+#include "launch/workers/worker_environment.h"
 
 #include <algorithm>
 #include <cstdlib>

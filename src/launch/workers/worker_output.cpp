@@ -1,4 +1,4 @@
-#include "launch/worker_output.h"
+#include "launch/workers/worker_output.h"
 
 #include <fcntl.h>
 #include <poll.h>
