@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says where a file includes something from a layer above its own, and which layer is not described.
+"""Says where a file includes something from a layer above its own, which layer is not described, and what has grown too large.
 
 A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
 named after. Run without arguments on the project this file lies in, or with the root of a tree to check.
@@ -51,6 +51,8 @@ PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
 OWN = {"ddp/core_state.h"}
 # Where hooks are written: what they use of the engine is public, so that users' hooks can do the same.
 HOOK_WRITERS = {"exchange", "hooks", "optim", "zero"}
+MOST_FILES = 25
+MOST_LINES = 500
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
@@ -126,10 +128,22 @@ def undescribed(root):
             yield f"src/{folder.name}: it is not in docs/images/layers.svg"
 
 
+def crowded(root):
+    """A folder is seen at a glance, and so is a file."""
+    for top in ("src", "tools"):
+        for folder in sorted(path for path in [root / top, *(root / top).rglob("*")] if path.is_dir()):
+            count = sum(path.is_file() for path in folder.iterdir())
+            if count > MOST_FILES:
+                yield f"{folder.relative_to(root)}: {count} files; {MOST_FILES} at most, divide it"
+    for path in sorted(p for top in ("src", "tools", "include", "tests") for p in (root / top).rglob("*")):
+        if path.suffix in {".h", ".cpp", ".cu", ".cuh", ".py"} and (lines := len(path.read_text().splitlines())) > MOST_LINES:
+            yield f"{path.relative_to(root)}: {lines} lines; {MOST_LINES} at most, divide it"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = list(complaints(root)) + list(undescribed(root))
-    print("\n".join(found) if found else "layers: all includes point down, every layer is described")
+    found = [*complaints(root), *undescribed(root), *crowded(root)]
+    print("\n".join(found) if found else "layers: all includes point down, every layer is described, no folder or file is too large")
     return 1 if found else 0
 
 

@@ -54,6 +54,17 @@ class LayerCheck(unittest.TestCase):
     def test_public_headers_leak_nothing(self):
         self.assertEqual(len(self.complaints("include/brigade/a.h", "#include <nlohmann/json.hpp>\n")), 1)
 
+    def test_what_has_grown_too_large_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "src/hooks").mkdir(parents=True)
+            for number in range(25):
+                (root / f"src/hooks/{number}.cpp").write_text("\n" * 500)
+            self.assertEqual(list(check.crowded(root)), [])
+            (root / "src/hooks/25.cpp").write_text("\n" * 501)
+            found = list(check.crowded(root))
+            self.assertEqual([line.split(":")[0] for line in found], ["src/hooks", "src/hooks/25.cpp"])
+
     def test_kernels_know_no_torch(self):
         self.assertEqual(len(self.complaints("src/kernels/cpu/a.cpp", "#include <ATen/ATen.h>\n")), 1)
 
