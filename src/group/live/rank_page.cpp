@@ -120,7 +120,7 @@ std::optional<RankReading> read_rank_page(const std::string& path) {
   }
   munmap(layout, sizeof(RankPage::Layout));
   RankStatus& status = reading.status;
-  std::memcpy(&status, words.data(), sizeof status);
+  std::memcpy(static_cast<void*>(&status), words.data(), sizeof status);
   status.buckets = std::clamp(status.buckets, 0, RankStatus::kBuckets);
   status.steps_over = std::max<std::int64_t>(0, status.steps_over);
   status.hook[sizeof status.hook - 1] = 0;

@@ -123,8 +123,8 @@ double parse_rate(std::string_view text, std::string_view flag) {
   for (; rest != text.data() + text.size(); ++rest) {
     if (*rest != ' ') unit += static_cast<char>(std::tolower(*rest));
   }
-  for (const char* end : {"/s", "ps", "bit", "b"}) {
-    if (unit.ends_with(end)) unit.resize(unit.size() - std::strlen(end));
+  for (const std::string_view end : {"/s", "ps", "bit", "b"}) {
+    if (unit.ends_with(end)) unit = unit.substr(0, unit.size() - end.size());
   }
   constexpr std::string_view kUnits = "kmgt";
   const std::size_t place = kUnits.find(unit);
