@@ -105,9 +105,25 @@ class Exchange {
     text.erase(0, mine.size());
   }
 
+  // Who has read adds its mark: a bit of its own, so that those who have not can be named,
+  // or one, where they are too many for that.
+  bool has_bits() const { return state_.size < 63; }
+  int64_t mark_of(int rank) const { return has_bits() ? int64_t{1} << rank : 1; }
+  int64_t all_marks() const { return has_bits() ? mark_of(state_.size) - 1 : state_.size; }
+
+  std::string without_mark() {
+    if (!has_bits()) return "a rank";
+    const int64_t marks = store_.add(key("read"), 0);
+    std::vector<int> missing;
+    for (int rank = 0; rank < state_.size; ++rank) {
+      if ((marks & mark_of(rank)) == 0) missing.push_back(state_.world_ranks[rank]);
+    }
+    return missing.empty() ? "a rank" : name_ranks(missing);
+  }
+
   // The last one to have read cleans up. Rank 0 waits for that.
   void leave() {
-    const bool last = store_.add(key("read"), 1) == state_.size;
+    const bool last = store_.add(key("read"), mark_of(state_.rank)) == all_marks();
     if (last) {
       for (const std::string& each : keys_) store_.deleteKey(each);
       store_.deleteKey(key("read"));
@@ -123,7 +139,7 @@ class Exchange {
     } catch (const c10::DistNetworkError&) {
       throw;
     } catch (const c10::Error&) {
-      throw TimeoutError(what_ + ": a rank came, but did not go on within " +
+      throw TimeoutError(what_ + ": " + without_mark() + " came, but did not go on within " +
                          in_seconds(timeout_));
     }
     store_.deleteKey(key("over"));
