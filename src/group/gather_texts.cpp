@@ -139,8 +139,8 @@ class Exchange {
     } catch (const c10::DistNetworkError&) {
       throw;
     } catch (const c10::Error&) {
-      throw TimeoutError(what_ + ": " + without_mark() + " came, but did not go on within " +
-                         in_seconds(timeout_));
+      throw TimeoutError(what_ + ": " + without_mark() +
+                         " came, but did not go on within " + in_seconds(timeout_));
     }
     store_.deleteKey(key("over"));
   }

@@ -8,8 +8,8 @@
 #include "brigade/launch.h"
 #include "launch/elastic/steward.h"
 #include "launch/held_signals.h"
-#include "launch/workers/spawn.h"
 #include "launch/watch/status_folder.h"
+#include "launch/workers/spawn.h"
 #include "launch/workers/worker_family.h"
 
 namespace brigade::launching {
