@@ -17,8 +17,8 @@ bool GuestSteward::goes_on_without(int worker, bool ended_well, const std::strin
   ++unanswered_;
   link_.say("ended " + std::to_string(first_number() + worker) +
             (ended_well ? " 1 " : " 0 ") + how);
-  if (finished_ || !known_) return ended_well;
-  return true;
+  if (finished_) return ended_well || !is_member(worker);
+  return known_ || ended_well;
 }
 
 Steward::Wishes GuestSteward::turn() {

@@ -69,10 +69,12 @@ bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string&
   const int local_rank = local_ranks_[worker];
   local_ranks_.erase(worker);
   if (!membership_) return ended_well;
-  // Without a mistake of its own in all that it was needed for.
+  // Without a mistake of its own in all that it was needed for. Who came too late to take
+  // part was needed for nothing, and is ended by this launcher itself.
   if (membership_->finished()) {
+    const bool needed = membership_->is_member(worker);
     membership_->ended(worker, how, steady_clock::now());
-    return ended_well;
+    return ended_well || !needed;
   }
   // A program that does not call join_job() ends as it always did.
   if (!membership_->known() && !ended_well) {
@@ -111,7 +113,8 @@ Steward::Wishes JobSteward::turn() {
       membership_->generation() < 0 && std::ranges::any_of(guests_, [](const auto& guest) {
         return guest.second.to_start > 0;
       });
-  membership_->hold(hosts() < options_.min_nodes || starting);
+  // A replacement that is about to be started is one that is waited for.
+  membership_->hold(hosts() < options_.min_nodes || starting || !to_start_.empty());
   membership_->turn(now);
   wishes.finished = membership_->finished();
   if (wishes.finished) to_start_.clear();
