@@ -107,5 +107,43 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
   EXPECT_EQ(killed, std::vector<int>{7});
 }
 
+TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
+  LaunchOptions options;
+  options.elastic = ElasticLaunch{.grace = std::chrono::milliseconds(0)};
+  JobSteward job(options, kSteward);
+  job.serve(store_);
+  job.started(0, 0);
+  const auto member = ready(0);
+  job.turn();
+  ASSERT_TRUE(member->receive_now().value_or("").starts_with("place 0"));
+  job.started(1, 1);
+  member->send("ready 0 1");
+  EXPECT_TRUE(job.turn().finished);
+  EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
+  EXPECT_FALSE(job.goes_on_without(0, false, "rank 0 ended by SIGKILL"));
+}
+
+TEST_F(ElasticStewards, AReplacementIsWaitedForBeforeItIsStarted) {
+  LaunchOptions options;
+  options.max_restarts = 1;
+  options.elastic = ElasticLaunch{.replace = true, .grace = kSteward};
+  JobSteward job(options, kSteward);
+  job.serve(store_);
+  for (const int worker : {0, 1}) job.started(worker, worker);
+  const auto first = ready(0), second = ready(1);
+  job.turn();
+  ASSERT_TRUE(first->receive_now().value_or("").starts_with("place 0"));
+  EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
+  first->send("ready 0 0");
+  EXPECT_EQ(job.turn().start, std::vector<int>{1});
+  job.started(2, 1);
+  job.turn();
+  while (const auto text = first->receive_now())
+    EXPECT_FALSE(text->starts_with("place")) << *text;
+  const auto replacement = ready(2);
+  job.turn();
+  EXPECT_EQ(first->receive_now().value_or("").substr(0, 13), "place 1 0 0,2");
+}
+
 }  // namespace
 }  // namespace brigade::launching
