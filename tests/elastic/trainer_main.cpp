@@ -98,8 +98,11 @@ class Reaper {
     flock(holder_, LOCK_EX);
   }
   void die(const std::string& where) {
-    // Who has an appointment is not stood up because the others are a little behind.
-    for (int tries = 0; where != "anywhere" && others() == 0 && tries < 1000; ++tries)
+    // Who has an appointment is not stood up because the others are a little behind. With
+    // a handover they are not: who is alone then stays so until it has sent.
+    const bool waits = where != "anywhere" && where != "save";
+    for (int tries = 0; waits && others() == 0 && deaths() < kills_ && tries < 1000;
+         ++tries)
       usleep(5'000);
     const int lock = open((folder_ + "/lock").c_str(), O_CREAT | O_RDWR, 0600);
     flock(lock, LOCK_EX);  // given back by this process's end
