@@ -78,20 +78,9 @@ class BatchedPowerSGD : public PowerSGDBase {
     errors_ = {};
     squares_.clear();
   }
-  bool commit() override {
-    commit_base();
-    errors_.commit();
-    // A step writes into the q's; they are small.
-    committed_squares_ = squares_;
-    for (auto& [name, square] : committed_squares_) square.q = square.q.clone();
-    return true;
-  }
-  void take_back() override {
-    take_back_base();
-    errors_.take_back();
-    squares_ = committed_squares_;
-    for (auto& [name, square] : squares_) square.q = square.q.clone();
-  }
+  // Elastic training goes by state(): taken back by pointers, ranks were seen to differ.
+  bool commit() override { return false; }
+  void take_back() override {}
 
  private:
   void project(const Cut& values, const Feedback& error, const at::Tensor& q,
@@ -106,7 +95,6 @@ class BatchedPowerSGD : public PowerSGDBase {
 
   ErrorMemory errors_;
   std::map<std::string, Square> squares_;  // by the bucket's first parameter
-  std::map<std::string, Square> committed_squares_;
 };
 
 // P = (M + error) Q, and the error becomes that sum.
