@@ -29,7 +29,8 @@ constexpr int kTellsConnections = 64;
 // ends of the connections that it has opened.
 BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints) {
   try {
-    const auto before = connections();
+    const bool tells = state.size <= kTellsConnections;
+    const auto before = tells ? connections() : std::map<ino_t, std::string>();
     int listener = -1;
     auto backend = torch_port::make_gloo_backend(prefixed(state, "gloo"), state.rank,
                                                  state.size, state.gloo, &listener);
@@ -37,7 +38,7 @@ BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints
     const Address own = own_address(listener);
     const std::string listens_at = endpoint(own.host(), own.port());
     endpoints = listens_at;
-    if (state.size > kTellsConnections) return backend;
+    if (!tells) return backend;
     for (const auto& [inode, end] : connections())
       if (!before.contains(inode) && end != listens_at) endpoints += " " + end;
     return backend;

@@ -114,6 +114,7 @@ class Exchange {
   std::string without_mark() {
     if (!has_bits()) return "a rank";
     const int64_t marks = store_.add(key("read"), 0);
+    if ((marks & mark_of(state_.rank)) == 0) return "a rank";  // all have left by now
     std::vector<int> missing;
     for (int rank = 0; rank < state_.size; ++rank) {
       if ((marks & mark_of(rank)) == 0) missing.push_back(state_.world_ranks[rank]);

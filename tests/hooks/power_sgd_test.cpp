@@ -208,7 +208,11 @@ class LateForSome : public HookWrapper {
   std::string name() const override { return "late+" + inner().name(); }
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor one = at::ones({1});
-    if (bucket.index() % 2 == 1) co_await comm.all_reduce(one);
+    if (bucket.index() % 2 == 1) {
+      co_await comm.all_reduce(one);
+    } else {
+      co_await comm.sit_out();
+    }
     co_return co_await reduce_inner(bucket, comm);
   }
 };

@@ -29,8 +29,7 @@ std::string explain(const std::string& error, const std::vector<ProcessGroup>& g
     const auto rank = torch_port::rank_named_in(*group.c10d(), error);
     if (!rank) continue;
     return "rank " + std::to_string(*rank) + " is gone (" + broken +
-           "): it has ended, or was lost. If it had fewer batches, run the training loop "
-           "of every rank in join()";
+           "): it has ended, or was lost." + kUnevenAdvice;
   }
   return error;
 }

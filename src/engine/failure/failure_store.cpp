@@ -95,9 +95,7 @@ std::string FailureStore::describe_silent_ranks() {
     }
     if (silent.empty()) return {};
     return "; nothing is heard of rank " + silent +
-           ": stopped, lost, or not in this backward pass. If it had fewer batches, run "
-           "the "
-           "training loop of every rank in join()";
+           ": stopped, lost, or not in this backward pass." + kUnevenAdvice;
   } catch (const std::exception&) {
     return {};  // the store is gone as well
   }

@@ -12,6 +12,10 @@
 
 namespace brigade::engine {
 
+// For the end of an error about a rank that is not there.
+constexpr char kUnevenAdvice[] =
+    " If it had fewer batches, run the training loop of every rank in join()";
+
 // Thread-safe. Uses the group's own connections to the store, which do not hold each other
 // up (WatchedStore). A new one would be waited for, where the store's host is gone.
 class FailureStore {

@@ -78,9 +78,17 @@ class BatchedPowerSGD : public PowerSGDBase {
     errors_ = {};
     squares_.clear();
   }
-  // Elastic training goes by state(): taken back by pointers, ranks were seen to differ.
-  bool commit() override { return false; }
-  void take_back() override {}
+  bool commit() override {
+    commit_base();
+    errors_.commit();
+    committed_squares_ = copied(squares_);
+    return true;
+  }
+  void take_back() override {
+    take_back_base();
+    errors_.take_back();
+    squares_ = copied(committed_squares_);
+  }
 
  private:
   void project(const Cut& values, const Feedback& error, const at::Tensor& q,
@@ -94,7 +102,13 @@ class BatchedPowerSGD : public PowerSGDBase {
                       const at::TensorOptions& options, at::Tensor& memory);
 
   ErrorMemory errors_;
-  std::map<std::string, Square> squares_;  // by the bucket's first parameter
+  using Squares = std::map<std::string, Square>;  // by the bucket's first parameter
+  static Squares copied(Squares squares) {
+    for (auto& [name, square] : squares) square.q = square.q.clone();  // the spare is fixed
+    return squares;
+  }
+  Squares squares_;
+  Squares committed_squares_;
 };
 
 // P = (M + error) Q, and the error becomes that sum.

@@ -105,51 +105,59 @@ std::string PowerSGDBase::fingerprint() const {
 
 CompressionStats PowerSGDBase::compression_stats() const {
   std::lock_guard lock(stats_mutex_);
-  return {after_ > 0 ? static_cast<double>(before_) / static_cast<double>(after_) : 0,
-          before_, after_};
+  return {progress_.after > 0
+              ? static_cast<double>(progress_.before) / static_cast<double>(progress_.after)
+              : 0,
+          progress_.before, progress_.after};
 }
 
 bool PowerSGDBase::compresses(const Bucket& bucket) {
-  const bool started = iteration_ >= options_.start_powerSGD_iter;
-  if (bucket.is_last()) ++iteration_;
+  const bool started = progress_.iteration >= options_.start_powerSGD_iter;
+  if (bucket.is_last()) ++progress_.iteration;
   return started;
 }
 
 void PowerSGDBase::count(const Bucket& bucket, int64_t before, int64_t after) {
   {
     std::lock_guard lock(stats_mutex_);
-    before_ += before;
-    after_ += after;
+    progress_.before += before;
+    progress_.after += after;
   }
-  if (!bucket.is_last() || iteration_ < next_report_) return;
+  if (!bucket.is_last() || progress_.iteration < progress_.next_report) return;
   const CompressionStats stats = compression_stats();
-  LOG(INFO) << name_ << ": iteration " << iteration_ << ", " << stats.elements_before
-            << " elements before compression, " << stats.elements_after << " after, rate "
-            << stats.rate;
-  next_report_ =
-      iteration_ + std::max<int64_t>(1, options_.compression_stats_logging_frequency);
+  LOG(INFO) << name_ << ": iteration " << progress_.iteration << ", "
+            << stats.elements_before << " elements before compression, "
+            << stats.elements_after << " after, rate " << stats.rate;
+  progress_.next_report =
+      progress_.iteration +
+      std::max<int64_t>(1, options_.compression_stats_logging_frequency);
 }
 
 at::Tensor PowerSGDBase::next_start(at::IntArrayRef shape,
                                     const at::TensorOptions& options) {
-  return random_start(shape, options, options_.random_seed, draws_++);
+  return random_start(shape, options, options_.random_seed, progress_.draws++);
 }
 
 void PowerSGDBase::save_base(HookState& state) const {
   state.values["options"] = fingerprint();
-  state.values["iteration"] = std::to_string(iteration_);
-  state.values["draws"] = std::to_string(draws_);
-  state.values["next_report"] = std::to_string(next_report_);
+  state.values["iteration"] = std::to_string(progress_.iteration);
+  state.values["draws"] = std::to_string(progress_.draws);
+  state.values["next_report"] = std::to_string(progress_.next_report);
   const CompressionStats stats = compression_stats();
   state.values["elements_before"] = std::to_string(stats.elements_before);
   state.values["elements_after"] = std::to_string(stats.elements_after);
 }
 
 void PowerSGDBase::reset_base() {
-  iteration_ = next_report_ = 0;
-  draws_ = 0;
   std::lock_guard lock(stats_mutex_);
-  before_ = after_ = 0;
+  progress_ = {};
+}
+
+void PowerSGDBase::commit_base() { committed_ = progress_; }
+
+void PowerSGDBase::take_back_base() {
+  std::lock_guard lock(stats_mutex_);
+  progress_ = committed_;
 }
 
 void PowerSGDBase::load_base(const HookState& state) {
@@ -164,12 +172,12 @@ void PowerSGDBase::load_base(const HookState& state) {
     throw MismatchError("the state was saved with '" + value("options") +
                         "', this hook is '" + fingerprint() + "'");
   }
-  iteration_ = std::stoll(value("iteration"));
-  draws_ = std::stoull(value("draws"));
-  next_report_ = std::stoll(value("next_report"));
+  progress_.iteration = std::stoll(value("iteration"));
+  progress_.draws = std::stoull(value("draws"));
+  progress_.next_report = std::stoll(value("next_report"));
   std::lock_guard lock(stats_mutex_);
-  before_ = std::stoll(value("elements_before"));
-  after_ = std::stoll(value("elements_after"));
+  progress_.before = std::stoll(value("elements_before"));
+  progress_.after = std::stoll(value("elements_after"));
 }
 
 }  // namespace brigade

@@ -5,7 +5,6 @@
 
 #include <mutex>
 #include <string>
-#include <tuple>
 
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/revertible_hook.h"
@@ -54,20 +53,25 @@ class PowerSGDBase : public PowerSGDHook, public RevertibleHook {
   void save_base(HookState& state) const;
   void load_base(const HookState& state);
   void reset_base();
-  void commit_base() { committed_ = {iteration_, draws_}; }
-  void take_back_base() { std::tie(iteration_, draws_) = committed_; }
+  // Of RevertibleHook, for all that save_base() saves.
+  void commit_base();
+  void take_back_base();
 
   const std::string name_;
   const PowerSGDOptions options_;
 
  private:
-  int64_t iteration_ = 0;
-  uint64_t draws_ = 0;
-  std::pair<int64_t, uint64_t> committed_ = {};
-  int64_t next_report_ = 0;
-  mutable std::mutex stats_mutex_;  // read by any thread
-  int64_t before_ = 0;
-  int64_t after_ = 0;
+  struct Progress {
+    int64_t iteration = 0;
+    uint64_t draws = 0;
+    int64_t next_report = 0;
+    // Elements, of compression_stats().
+    int64_t before = 0;
+    int64_t after = 0;
+  };
+  mutable std::mutex stats_mutex_;  // over `before` and `after`, which any thread reads
+  Progress progress_;
+  Progress committed_;
 };
 
 }  // namespace brigade

@@ -45,13 +45,14 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   HookState state() const override;
   void load_state(const HookState& state) override;
   bool commit() override {
-    committed_buckets_ = {seen_, before_};
+    committed_buckets_ = {seen_, before_, seen_late_};
     return PowerSGDMatrices::commit();
   }
   void take_back() override {
     PowerSGDMatrices::take_back();
-    seen_ = committed_buckets_.first;
-    before_ = committed_buckets_.second;
+    seen_ = committed_buckets_.seen;
+    before_ = committed_buckets_.before;
+    seen_late_ = committed_buckets_.late;
   }
 
  private:
@@ -73,7 +74,10 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   int64_t before_ = 0;             // buckets of the pass before
   std::atomic<int64_t> seen_ = 0;  // buckets of this one
   std::atomic<bool> seen_late_ = false;
-  std::pair<int64_t, int64_t> committed_buckets_ = {};  // seen_, before_
+  struct Buckets {
+    int64_t seen = 0, before = 0;
+    bool late = false;
+  } committed_buckets_;
 };
 
 void OneRoundPowerSGD::begin_pass(const HookPass& pass) {
