@@ -41,8 +41,8 @@ class BRIGADE_API HookWrapper : public Hook {
  protected:
   Hook& inner() const { return *inner_; }
   // Gives what the inner hook makes of the bucket. If the bucket is sparse and the inner
-  // hook does not take such, gives the mean. REQUIRES: the wrapper awaits as often before it
-  // for every bucket (Comm::sit_out where there is nothing to send), so that the inner
+  // hook does not take such, gives the mean. REQUIRES: the wrapper awaits as often before
+  // it for every bucket (Comm::sit_out where there is nothing to send), so that the inner
   // hook's stretches come in the buckets' order on one thread.
   Task<at::Tensor> reduce_inner(Bucket bucket, Comm& comm) const;
 

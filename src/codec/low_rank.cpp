@@ -46,17 +46,8 @@ void for_rows(kernels::LowRankShape shape, Body body) {
 // Rows of so many values stay in a core's nearest cache while they are brought over.
 constexpr int64_t kBroughtAtOnce = 2048;
 
-void bring_over(Residual& residual) {
-  if (residual.last.defined()) residual.sum.copy_(residual.last);
-  residual.last.reset();
-}
-
 void project_one(const at::Tensor& m, Residual* residual, const at::Tensor& q,
                  at::Tensor p) {
-  if (m.is_cuda()) {
-    if (residual) bring_over(*residual);
-    return cuda::project(m, residual, q, p);
-  }
   const at::Tensor qt = turned(q);
   const at::Tensor last_qt = residual ? turned(residual->q) : at::Tensor();
   const float *from = data_of(m), *last_p = residual ? data_of(residual->p) : nullptr;
@@ -88,7 +79,6 @@ void project_one(const at::Tensor& m, Residual* residual, const at::Tensor& q,
 }
 
 void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
-  if (m.is_cuda()) return cuda::project_back(m, p, q);
   const auto shape = shape_of(m, p);
   // One row has the same order in memory as its transposed form.
   at::Tensor qt = q.size(1) == 1 ? q : at::empty({q.size(1), q.size(0)}, q.options());
@@ -107,12 +97,31 @@ void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
   if (q.size(1) > 1) q.copy_(qt.t());
 }
 
+// Undoes what project() did. Values that are not finite become zero.
+void take_back(Residual& residual, const at::Tensor& m) {
+  residual.sum.sub_(m).nan_to_num_(0, 0, 0);
+}
+
+void finish_one(const Matrix& matrix, const Ending& ending) {
+  const bool lost = !at::isfinite(ending.check.sum()).item<bool>();
+  at::Tensor q = lost ? at::Tensor() : ending.q.clone();
+  if (matrix.residual && lost) take_back(*matrix.residual, matrix.m);
+  if (matrix.residual && !lost)
+    matrix.residual->p = ending.p.clone(), matrix.residual->q = q;
+  if (ending.start && !lost) *ending.start = q;
+  rebuild(matrix.m, matrix.p, matrix.q);
+}
+
+bool are_on_cuda(const Matrices& matrices) {
+  return !matrices.empty() && matrices.front().m.is_cuda();
+}
+
 }  // namespace
 
 at::Tensor Residual::value() const {
   if (!p.defined()) return sum;
   const at::Tensor product = at::empty_like(sum);
-  rebuild(product.unsqueeze(0), p.unsqueeze(0), q.unsqueeze(0));
+  rebuild(product, p, q);
   return sum - product;
 }
 
@@ -121,88 +130,74 @@ bool has_kernels(const at::Tensor& m, int64_t rank) {
   return fits(m) && rank >= 1 && rank <= static_cast<int64_t>(kernels::kMostRank);
 }
 
-void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& q,
-             at::Tensor p) {
-  for (int64_t index = 0; index < m.size(0); ++index) {
-    if (residuals.empty()) {
-      project_one(m[index], nullptr, q[index], p[index]);
+void project(const Matrices& matrices) {
+  if (are_on_cuda(matrices)) {
+    cuda::project(matrices);
+  } else {
+    for (size_t index = matrices.size(); index-- > 0;) {
+      const Matrix& each = matrices[index];
+      project_one(each.m, each.residual, each.q, each.p);
+    }
+  }
+  for (const Matrix& each : matrices)
+    if (Residual* residual = each.residual)
+      residual->p = residual->q = residual->last = at::Tensor();
+}
+
+void add(const Matrices& matrices) {
+  for (const Matrix& each : matrices) {
+    if (!each.residual) continue;
+    Residual& residual = *each.residual;
+    if (each.m.is_cuda()) {
+      if (residual.last.defined()) residual.sum = residual.last;
+      residual = {residual.value().add(each.m), {}, {}};
       continue;
     }
-    Residual& residual = *residuals[static_cast<size_t>(index)];
-    project_one(m[index], &residual, q[index], p[index]);
-    residual.p = residual.q = residual.last = at::Tensor();
+    // The product costs nothing beside the memory that is read and written.
+    const int64_t rank = each.p.size(1);
+    project({{each.m, at::empty({each.m.size(0), rank}, each.m.options()),
+              at::zeros({each.m.size(1), rank}, each.m.options()), &residual}});
   }
 }
 
-void add(const at::Tensor& m, const Residuals& residuals, int64_t rank) {
-  if (residuals.empty()) return;
-  if (m.is_cuda()) {
-    for (size_t index = 0; index < residuals.size(); ++index) {
-      Residual& residual = *residuals[index];
-      if (residual.last.defined()) residual.sum = residual.last;
-      residual = {residual.value().add(m[static_cast<int64_t>(index)]), {}, {}};
-    }
-    return;
-  }
-  // The product costs nothing beside the memory that is read and written.
-  project(m, residuals, at::zeros({m.size(0), m.size(2), rank}, m.options()),
-          at::empty({m.size(0), m.size(1), rank}, m.options()));
-}
-
-void project_back(const at::Tensor& m, const Residuals& residuals, const at::Tensor& p,
-                  at::Tensor q) {
-  for (int64_t index = 0; index < m.size(0); ++index) {
-    project_back_one(
-        residuals.empty() ? m[index] : residuals[static_cast<size_t>(index)]->sum, p[index],
-        q[index]);
-  }
+void project_back(const Matrices& matrices) {
+  if (are_on_cuda(matrices)) return cuda::project_back(matrices);
+  for (const Matrix& each : matrices)
+    project_back_one(each.residual ? each.residual->sum : each.m, each.p, each.q);
 }
 
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
-  for (int64_t index = 0; index < m.size(0); ++index) {
-    if (m.is_cuda()) {
-      cuda::rebuild(m[index], p[index], q[index]);
-      continue;
-    }
-    const at::Tensor qt = turned(q[index]);
-    const float* from = data_of(p[index]);
-    float* to = data_of(m[index]);
-    for_rows(shape_of(m, p), [&](auto part, int64_t row, int64_t at) {
-      kernels::low_rank_kernels().rebuild(part, to + at, from + row * p.size(2),
-                                          data_of(qt));
-    });
-  }
+  if (m.is_cuda()) return cuda::rebuild(m, p, q);
+  const at::Tensor qt = turned(q);
+  const float* from = data_of(p);
+  float* to = data_of(m);
+  for_rows(shape_of(m, p), [&](auto part, int64_t row, int64_t at) {
+    kernels::low_rank_kernels().rebuild(part, to + at, from + row * p.size(1), data_of(qt));
+  });
 }
 
-void settle(Residual& residual, const at::Tensor& m, const at::Tensor& p,
-            const at::Tensor& q, const at::Tensor& check) {
-  if (m.is_cuda()) {
-    cuda::take_back_if_lost(check, m, residual.sum);
-    const at::Tensor finite = at::isfinite(check);
-    residual.p = at::where(finite, p, 0);
-    residual.q = at::where(finite, q, 0);
-  } else if (at::isfinite(check).item<bool>()) {
-    residual.p = p.clone();
-    residual.q = q.clone();
-  } else {
-    take_back(residual, m);
-  }
+void finish(const Matrices& matrices, const std::vector<Ending>& endings) {
+  if (are_on_cuda(matrices)) return cuda::finish(matrices, endings);
+  for (size_t index = 0; index < matrices.size(); ++index)
+    finish_one(matrices[index], endings[index]);
 }
 
-void take_back(Residual& residual, const at::Tensor& m) {
-  residual.sum.sub_(m).nan_to_num_(0, 0, 0);
-}
-
-bool orthonormalize(const at::Tensor& batch, double epsilon) {
-  if (cuda::has(batch, batch.size(2))) {
-    cuda::orthonormalize(batch, epsilon);
+bool orthonormalize(const std::vector<Columns>& matrices, double epsilon) {
+  const auto on_device = [](const Columns& each) {
+    return cuda::has(each.columns, each.columns.size(1));
+  };
+  if (!matrices.empty() && std::ranges::all_of(matrices, on_device)) {
+    cuda::orthonormalize(matrices, epsilon);
     return true;
   }
-  if (!fits(batch) || batch.size(2) > 2) return false;
-  for (int64_t index = 0; index < batch.size(0); ++index) {
-    kernels::orthonormalize(static_cast<size_t>(batch.size(1)),
-                            static_cast<size_t>(batch.size(2)), data_of(batch[index]),
-                            epsilon);
+  const auto on_host = [](const Columns& each) {
+    return fits(each.columns) && each.columns.size(1) <= 2 && !each.from.defined();
+  };
+  if (!std::ranges::all_of(matrices, on_host)) return false;
+  for (const Columns& each : matrices) {
+    kernels::orthonormalize(static_cast<size_t>(each.columns.size(0)),
+                            static_cast<size_t>(each.columns.size(1)),
+                            data_of(each.columns), epsilon);
   }
   return true;
 }

@@ -20,37 +20,53 @@ struct Residual {
   at::Tensor last = {};
   at::Tensor value() const;
 };
-// One for each matrix of a batch, or none at all if errors are not fed back.
-using Residuals = std::vector<Residual*>;
+// A matrix of a step. Functions take many at once: on a device a launch takes longer than
+// the work on a small matrix.
+struct Matrix {
+  at::Tensor m;
+  at::Tensor p;
+  at::Tensor q;
+  Residual* residual = nullptr;  // null: errors are not fed back
+};
+using Matrices = std::vector<Matrix>;
 
 // Whether the kernels take a matrix M and this r. Functions marked "Kernels only" require
 // it.
 bool has_kernels(const at::Tensor& m, int64_t rank);
 
-// Kernels only. Without residuals: P = M Q. With residuals: M is added to each residual,
-// and P = residual Q; M stays as it is. REQUIRES: every residual has a sum.
-void project(const at::Tensor& m, const Residuals& residuals, const at::Tensor& q,
-             at::Tensor p);
+// Kernels only. Without a residual: P = M Q. With one: M is added to it, and P = residual
+// Q; M stays as it is. Begins at the end, which a caller has often written last. REQUIRES:
+// every residual has a sum.
+void project(const Matrices& matrices);
 // Kernels only. M is added to each residual, as project() does it, and nothing else.
-void add(const at::Tensor& m, const Residuals& residuals, int64_t rank);
-// Kernels only. Q = Mᵀ P; with residuals, those that project() left take the place of M.
-void project_back(const at::Tensor& m, const Residuals& residuals, const at::Tensor& p,
-                  at::Tensor q);
-// Kernels only. M = P Qᵀ.
+void add(const Matrices& matrices);
+// Kernels only. Q = Mᵀ P; a residual that project() left takes the place of M.
+void project_back(const Matrices& matrices);
+// Kernels only. M = P Qᵀ, of one matrix.
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q);
 
-// Kernels only, after the last product: the residual becomes what P Qᵀ leaves out of it.
-// Unless `check`, a sum over Q, is finite: then it is as it was before project(). On a
-// device the host does not wait.
-void settle(Residual& residual, const at::Tensor& m, const at::Tensor& p,
-            const at::Tensor& q, const at::Tensor& check);
-// Undoes what project() did to this residual, up to rounding. Values that are not finite
-// become zero.
-void take_back(Residual& residual, const at::Tensor& m);
+// How a matrix's step ends. It is *lost* if `check` is not finite.
+struct Ending {
+  at::Tensor check;
+  // The approximation that the residual leaves out, (rows, r) and (columns, r).
+  at::Tensor p;
+  at::Tensor q;
+  at::Tensor* start = nullptr;  // becomes q, if it is given and the step is not lost
+};
+// Kernels only, after the last product, with an ending for each matrix: the residual
+// becomes what the ending's P Qᵀ leaves out of it or, if the step is lost, what it was
+// before project(), up to rounding; then M = P Qᵀ. On a device the host does not wait.
+void finish(const Matrices& matrices, const std::vector<Ending>& endings);
 
-// Makes the columns of each matrix of a batch (b, rows, r) orthonormal, in place. Columns
-// that depend on others become zero. Returns false, and does nothing, if there is no kernel
-// for it.
-bool orthonormalize(const at::Tensor& batch, double epsilon);
+// Columns that are to become orthonormal, (rows, r). If `from` is defined: those of `from`
+// or, where these have only zeros, of `spare`.
+struct Columns {
+  at::Tensor columns;
+  at::Tensor from = {};
+  at::Tensor spare = {};
+};
+// Columns that depend on others become zero. Returns false, and does nothing, if there is
+// no kernel for it.
+bool orthonormalize(const std::vector<Columns>& matrices, double epsilon);
 
 }  // namespace brigade::low_rank

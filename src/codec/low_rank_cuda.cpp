@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "codec/cuda_module.h"
 
@@ -32,6 +34,40 @@ int parts_of(int64_t rows, int64_t columns) {
       std::clamp<int64_t>(kBlocks / across, 1, std::min<int64_t>(most, 1024)));
 }
 
+kernels::LowRankMatrix pointers(const Matrix& matrix) {
+  const Residual* residual = matrix.residual;
+  return {.m = write(matrix.m),
+          .sum = residual ? write(residual->sum) : nullptr,
+          .last_p = residual ? read(residual->p) : nullptr,
+          .last_q = residual ? read(residual->q) : nullptr,
+          .p = write(matrix.p),
+          .q = write(matrix.q)};
+}
+
+// The places of matrices of one shape, which one launch can take.
+using Places = std::vector<size_t>;
+std::vector<Places> by_shape(const Matrices& matrices) {
+  std::map<std::tuple<int64_t, int64_t, int64_t>, Places> found;
+  for (size_t place = 0; place < matrices.size(); ++place) {
+    const Matrix& each = matrices[place];
+    found[{each.m.size(0), each.m.size(1), each.p.size(1)}].push_back(place);
+  }
+  std::vector<Places> sets;
+  for (auto& [shape, places] : found) sets.push_back(std::move(places));
+  return sets;
+}
+
+// Calls body(first matrix, its shape, pointers of all) for each shape.
+template <class Body>
+void for_shapes(const Matrices& matrices, Body body) {
+  for (const Places& places : by_shape(matrices)) {
+    std::vector<kernels::LowRankMatrix> some;
+    for (const size_t place : places) some.push_back(pointers(matrices[place]));
+    const Matrix& first = matrices[places.front()];
+    body(first, shape_of(first.m, first.p), some);
+  }
+}
+
 }  // namespace
 
 bool has(const at::Tensor& m, int64_t rank) {
@@ -39,45 +75,113 @@ bool has(const at::Tensor& m, int64_t rank) {
          rank <= static_cast<int64_t>(kernels::kMostRank) && cuda_kernels();
 }
 
-void project(const at::Tensor& m, const Residual* residual, const at::Tensor& q,
-             at::Tensor p) {
-  on_cuda(kWho, m, [&](const OnCuda& on) {
-    return on.kernels.low_rank_project(
-        shape_of(m, p), read(m), residual ? write(residual->sum) : nullptr,
-        residual ? read(residual->p) : nullptr, residual ? read(residual->q) : nullptr,
-        read(q), write(p), on.stream);
+void project(const Matrices& matrices) {
+  for (const Matrix& each : matrices) {
+    if (!each.residual || !each.residual->last.defined()) continue;
+    each.residual->sum.copy_(each.residual->last);
+    each.residual->last.reset();
+  }
+  for_shapes(matrices, [](const Matrix& first, auto shape, const auto& some) {
+    on_cuda(kWho, first.m, [&](const OnCuda& on) {
+      return on.kernels.low_rank_project(shape, some.data(), static_cast<int>(some.size()),
+                                         on.stream);
+    });
   });
 }
 
-void project_back(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
-  const int parts = parts_of(m.size(0), m.size(1));
-  const at::Tensor partial =
-      parts > 1 ? at::empty({parts * q.numel()}, q.options()) : at::Tensor();
-  on_cuda(kWho, m, [&](const OnCuda& on) {
-    return on.kernels.low_rank_project_back(shape_of(m, p), parts, read(m), read(p),
-                                            write(partial), write(q), on.stream);
+void project_back(const Matrices& matrices) {
+  for_shapes(matrices, [](const Matrix& first, auto shape, const auto& some) {
+    const auto count = static_cast<int>(some.size());
+    const int parts = parts_of(first.m.size(0), first.m.size(1));
+    const at::Tensor partial =
+        parts > 1 ? at::empty({count * parts * first.q.numel()}, first.q.options())
+                  : at::Tensor();
+    on_cuda(kWho, first.m, [&](const OnCuda& on) {
+      return on.kernels.low_rank_project_back(shape, some.data(), count, parts,
+                                              write(partial), on.stream);
+    });
   });
 }
 
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
+  const kernels::LowRankMatrix matrix = pointers({m, p, q});
   on_cuda(kWho, m, [&](const OnCuda& on) {
-    return on.kernels.low_rank_rebuild(shape_of(m, p), write(m), read(p), read(q),
-                                       on.stream);
+    return on.kernels.low_rank_rebuild(shape_of(m, p), &matrix, 1, nullptr, on.stream);
   });
 }
 
-void orthonormalize(const at::Tensor& batch, double epsilon) {
-  on_cuda(kWho, batch, [&](const OnCuda& on) {
-    return on.kernels.low_rank_orthonormalize(
-        static_cast<size_t>(batch.size(0)), static_cast<size_t>(batch.size(1)),
-        static_cast<size_t>(batch.size(2)), write(batch), epsilon, on.stream);
-  });
+namespace {
+
+// What the matrices of one shape keep, one behind the other.
+struct Kept {
+  at::Tensor p;
+  at::Tensor q;
+  at::Tensor starts;
+};
+
+kernels::LowRankSettling pointers(const Ending& ending, const Kept& kept, int64_t index,
+                                  bool feeds_back) {
+  return {.check = read(ending.check),
+          .check_size = static_cast<size_t>(ending.check.numel()),
+          .p = read(ending.p),
+          .q = read(ending.q),
+          .kept_p = feeds_back ? write(kept.p[index]) : nullptr,
+          .kept_q = feeds_back ? write(kept.q[index]) : nullptr,
+          .next = ending.start ? write(kept.starts[index]) : nullptr,
+          .last = ending.start ? read(*ending.start) : nullptr};
 }
 
-void take_back_if_lost(const at::Tensor& check, const at::Tensor& m, at::Tensor sum) {
-  on_cuda(kWho, m, [&](const OnCuda& on) {
-    return on.kernels.low_rank_take_back(read(check), read(m), write(sum),
-                                         static_cast<size_t>(m.numel()), on.stream);
+}  // namespace
+
+void finish(const Matrices& matrices, const std::vector<Ending>& endings) {
+  for (const Places& places : by_shape(matrices)) {
+    const auto count = static_cast<int64_t>(places.size());
+    const Matrix& first = matrices[places.front()];
+    const auto options = first.p.options();
+    const int64_t rank = first.p.size(1);
+    const Kept kept{at::empty({count, first.m.size(0), rank}, options),
+                    at::empty({count, first.m.size(1), rank}, options),
+                    at::empty({count, first.m.size(1), rank}, options)};
+    const at::Tensor lost = at::empty({count}, options);
+    std::vector<kernels::LowRankMatrix> some;
+    std::vector<kernels::LowRankSettling> settling;
+    for (int64_t index = 0; index < count; ++index) {
+      const size_t place = places[static_cast<size_t>(index)];
+      const Matrix& each = matrices[place];
+      some.push_back(pointers(each));
+      settling.push_back(pointers(endings[place], kept, index, each.residual != nullptr));
+    }
+    on_cuda(kWho, first.m, [&](const OnCuda& on) {
+      const auto shape = shape_of(first.m, first.p);
+      const int error = on.kernels.low_rank_settle(
+          shape, settling.data(), static_cast<int>(count), write(lost), on.stream);
+      return error
+                 ? error
+                 : on.kernels.low_rank_rebuild(shape, some.data(), static_cast<int>(count),
+                                               read(lost), on.stream);
+    });
+    for (int64_t index = 0; index < count; ++index) {
+      const size_t place = places[static_cast<size_t>(index)];
+      if (Residual* residual = matrices[place].residual)
+        residual->p = kept.p[index], residual->q = kept.q[index];
+      if (endings[place].start) *endings[place].start = kept.starts[index];
+    }
+  }
+}
+
+void orthonormalize(const std::vector<Columns>& matrices, double epsilon) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<kernels::LowRankColumns>> sets;
+  for (const Columns& each : matrices)
+    sets[{each.columns.size(0), each.columns.size(1)}].push_back(
+        {write(each.columns), read(each.from), read(each.spare)});
+  on_cuda(kWho, matrices.front().columns, [&](const OnCuda& on) {
+    for (const auto& [shape, some] : sets) {
+      const int error = on.kernels.low_rank_orthonormalize(
+          static_cast<size_t>(shape.first), static_cast<size_t>(shape.second), some.data(),
+          static_cast<int>(some.size()), epsilon, on.stream);
+      if (error) return error;
+    }
+    return 0;
   });
 }
 

@@ -5,13 +5,10 @@
 namespace brigade::low_rank::cuda {
 
 bool has(const at::Tensor& m, int64_t rank);
-// `residual` may be null.
-void project(const at::Tensor& m, const Residual* residual, const at::Tensor& q,
-             at::Tensor p);
-void project_back(const at::Tensor& m, const at::Tensor& p, at::Tensor q);
+void project(const Matrices& matrices);
+void project_back(const Matrices& matrices);
 void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q);
-void orthonormalize(const at::Tensor& batch, double epsilon);
-// Takes back, unless `check`, one float, is finite; the host does not wait for it.
-void take_back_if_lost(const at::Tensor& check, const at::Tensor& m, at::Tensor sum);
+void finish(const Matrices& matrices, const std::vector<Ending>& endings);
+void orthonormalize(const std::vector<Columns>& matrices, double epsilon);
 
 }  // namespace brigade::low_rank::cuda

@@ -226,6 +226,18 @@ void DdpCore::State::prepare_forward() {
   agree_on_layout();
 }
 
+// On a device backward() does not wait for its collectives: that the hook of another rank
+// has failed, and the group is broken, may show here first.
+void DdpCore::State::meet_before_forward() try {
+  prepare_forward();
+  if (has_buffers_to_sync()) broadcast_buffers(joining ? agree_on_root(true) : 0);
+  if (joining) announce_gradient_sync();
+  check_replicas();
+} catch (const c10::Error&) {
+  if (engine) engine->throw_if_any_rank_failed();
+  throw;
+}
+
 void DdpCore::State::rebuild_buckets() {
   if (reducer->rebuild_buckets()) layout_agreed = false;
 }
@@ -296,10 +308,7 @@ void DdpCore::before_forward() {
   if (s.low_precision) s.low_precision->abandon();
   if (s.watched && s.syncs()) s.watched->begin_step();
   s.agree_on_hook();
-  s.prepare_forward();
-  if (s.has_buffers_to_sync()) s.broadcast_buffers(s.joining ? s.agree_on_root(true) : 0);
-  if (s.joining) s.announce_gradient_sync();
-  s.check_replicas();
+  s.meet_before_forward();
   s.tell_of_step();
   if (s.low_precision) s.low_precision->lower(s.model);
 }

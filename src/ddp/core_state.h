@@ -131,6 +131,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // Calls into the Reducer; its complaint about missing gradients gets the parameters'
   // names.
   void prepare_forward();
+  void meet_before_forward();
   void prepare_backward(const std::vector<at::Tensor>& results);
   // own_collectives.cpp
   void enter(ProcessGroup entered);

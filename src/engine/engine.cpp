@@ -90,6 +90,14 @@ void Engine::throw_if_failed() const {
   if (!failure_.empty()) throw HookError(failure_);
 }
 
+void Engine::throw_if_any_rank_failed() {
+  throw_if_failed();
+  const auto cause = failure_store_.find();
+  if (!cause) return;
+  fail_all(*cause);
+  throw_if_failed();
+}
+
 c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& over,
                                           int channel) {
   throw_if_failed();  // after a failure no collective may be issued: it would pair wrongly

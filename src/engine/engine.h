@@ -83,6 +83,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // bucket if nobody has.
   void agree();
   void throw_if_failed() const;
+  // Asks the store, too.
+  void throw_if_any_rank_failed();
   HookStats stats() const;
   const ProcessGroup& group() const { return group_; }
   const std::string& name() const { return name_; }

@@ -26,6 +26,19 @@ double distance(const at::Tensor& got, const at::Tensor& exact) {
 
 at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, kGpu); }
 
+low_rank::Matrices matrices(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
+  low_rank::Matrices all;
+  for (int64_t index = 0; index < m.size(0); ++index)
+    all.push_back({m[index], p[index], q[index]});
+  return all;
+}
+
+std::vector<low_rank::Columns> columns(const at::Tensor& batch) {
+  std::vector<low_rank::Columns> all;
+  for (const at::Tensor& each : batch.unbind()) all.push_back({each});
+  return all;
+}
+
 TEST(CudaLowRank, ProductsAreThoseInDouble) {
   run_alone_on_cuda([] {
     ASSERT_TRUE(cuda_kernels()) << why_no_cuda_kernels().value_or("");
@@ -38,24 +51,25 @@ TEST(CudaLowRank, ProductsAreThoseInDouble) {
       ASSERT_TRUE(low_rank::has_kernels(m, rank));
       const at::Tensor exact_m = m.to(at::kDouble), exact_q = q.to(at::kDouble);
 
-      low_rank::project(m, {}, q, p);
+      low_rank::project(matrices(m, p, q));
       EXPECT_LE(distance(p, exact_m.bmm(exact_q)), 1e-6);
 
       at::Tensor back = at::empty_like(q), again = at::empty_like(q);
-      low_rank::project_back(m, {}, p, back);
+      low_rank::project_back(matrices(m, p, back));
       EXPECT_LE(distance(back, exact_m.transpose(1, 2).bmm(p.to(at::kDouble))), 1e-6);
-      low_rank::project_back(m, {}, p, again);
+      low_rank::project_back(matrices(m, p, again));
       EXPECT_TRUE(at::equal(back, again)) << "not the same bits twice";
 
       at::Tensor rebuilt = at::empty_like(m);
-      low_rank::rebuild(rebuilt, p, back);
+      for (int64_t index = 0; index < batch; ++index)
+        low_rank::rebuild(rebuilt[index], p[index], back[index]);
       EXPECT_LE(
           distance(rebuilt, p.to(at::kDouble).bmm(back.to(at::kDouble).transpose(1, 2))),
           1e-6);
 
       // What was left out is fed back, with its last approximation taken off on the way.
       std::vector<low_rank::Residual> kept(static_cast<size_t>(batch));
-      low_rank::Residuals residuals;
+      low_rank::Matrices fed_back = matrices(m, p, q);
       at::Tensor owed = at::zeros_like(exact_m);
       for (int64_t index = 0; index < batch; ++index) {
         auto& each = kept[static_cast<size_t>(index)];
@@ -63,9 +77,9 @@ TEST(CudaLowRank, ProductsAreThoseInDouble) {
         owed[index] = each.sum.to(at::kDouble) -
                       each.p.to(at::kDouble).mm(each.q.to(at::kDouble).t());
         EXPECT_LE(distance(each.value(), owed[index]), 1e-6);
-        residuals.push_back(&each);
+        fed_back[static_cast<size_t>(index)].residual = &each;
       }
-      low_rank::project(m, residuals, q, p);
+      low_rank::project(fed_back);
       EXPECT_LE(distance(p, (exact_m + owed).bmm(exact_q)), 1e-5);
       for (int64_t index = 0; index < batch; ++index) {
         EXPECT_LE(
@@ -82,7 +96,7 @@ TEST(CudaLowRank, ColumnsBecomeOrthonormal) {
     for (const int64_t rank : {1, 2, 3, 4}) {
       for (const int64_t rows : {4, 513, 20000}) {
         at::Tensor batch = random({3, rows, rank});
-        ASSERT_TRUE(low_rank::orthonormalize(batch, 0));
+        ASSERT_TRUE(low_rank::orthonormalize(columns(batch), 0));
         const at::Tensor exact = batch.to(at::kDouble);
         const at::Tensor product = exact.transpose(1, 2).bmm(exact);
         EXPECT_LE((product - at::eye(rank, product.options())).abs().max().item<double>(),
@@ -94,32 +108,75 @@ TEST(CudaLowRank, ColumnsBecomeOrthonormal) {
     at::Tensor batch = random({1, 100, 3});
     batch.select(2, 1).copy_(batch.select(2, 0) * 3);
     batch.select(2, 2).zero_();
-    ASSERT_TRUE(low_rank::orthonormalize(batch, 1e-8));
+    ASSERT_TRUE(low_rank::orthonormalize(columns(batch), 1e-8));
     EXPECT_EQ(batch.narrow(2, 1, 2).abs().max().item<float>(), 0);
     batch = random({1, 100, 1});
     batch[0][5][0] = NAN;
-    ASSERT_TRUE(low_rank::orthonormalize(batch, 0));
+    ASSERT_TRUE(low_rank::orthonormalize(columns(batch), 0));
     EXPECT_TRUE(at::isnan(batch).all().item<bool>());
   });
 }
 
+// More of each shape than a launch takes, and of two shapes: each ends by itself.
 TEST(CudaLowRank, AStepThatIsLostIsTakenBack) {
   run_alone_on_cuda([] {
     at::manual_seed(9);
-    const at::Tensor m = random({1, 40, 30}), q = random({1, 30, 2});
-    at::Tensor p = at::empty({1, 40, 2}, m.options());
-    for (const bool lost : {false, true}) {
-      low_rank::Residual residual{random({40, 30}), {}, {}};
-      const at::Tensor before = residual.sum.clone();
-      low_rank::project(m, {&residual}, q, p);
-      at::Tensor check = q.sum();
-      if (lost) check.fill_(NAN);
-      low_rank::settle(residual, m[0], p[0], q[0], check);
-      const at::Tensor expected =
-          lost ? before.to(at::kDouble)
-               : (before + m[0]).to(at::kDouble) -
-                     p[0].to(at::kDouble).mm(q[0].to(at::kDouble).t());
-      EXPECT_LE(distance(residual.value(), expected), 1e-5) << lost;
+    constexpr size_t kMany = 150;
+    std::vector<low_rank::Residual> residuals(kMany);
+    std::vector<at::Tensor> starts(kMany), before, m_before;
+    low_rank::Matrices all;
+    std::vector<low_rank::Ending> endings;
+    for (size_t index = 0; index < kMany; ++index) {
+      const int64_t rows = 40, columns = index % 3 == 0 ? 30 : 33;
+      residuals[index].sum = random({rows, columns});
+      starts[index] = index % 5 == 0 ? at::Tensor() : random({columns, 2});
+      before.push_back(residuals[index].sum.clone());
+      all.push_back({random({rows, columns}), random({rows, 2}), random({columns, 2}),
+                     &residuals[index]});
+      m_before.push_back(all.back().m.clone());
+    }
+    low_rank::project(all);
+    const auto old_starts = starts;
+    for (size_t index = 0; index < kMany; ++index) {
+      at::Tensor check = all[index].q.clone();
+      if (index % 2) check[3][1] = index % 4 == 1 ? NAN : HUGE_VAL;
+      endings.push_back({check, all[index].p, all[index].q, &starts[index]});
+    }
+    low_rank::finish(all, endings);
+    for (size_t index = 0; index < kMany; ++index) {
+      SCOPED_TRACE(index);
+      const bool lost = index % 2;
+      const at::Tensor product =
+          all[index].p.to(at::kDouble).mm(all[index].q.to(at::kDouble).t());
+      const at::Tensor sum = (before[index] + m_before[index]).to(at::kDouble);
+      EXPECT_LE(distance(residuals[index].value(),
+                         lost ? before[index].to(at::kDouble) : sum - product),
+                1e-5);
+      EXPECT_LE(distance(all[index].m, product), 1e-6);
+      const at::Tensor old =
+          old_starts[index].defined() ? old_starts[index] : at::zeros_like(all[index].q);
+      EXPECT_TRUE(at::equal(starts[index], lost ? old : all[index].q));
+    }
+  });
+}
+
+TEST(CudaLowRank, ColumnsOfZerosAreReplacedByTheSpare) {
+  run_alone_on_cuda([] {
+    at::manual_seed(10);
+    std::vector<low_rank::Columns> all;
+    std::vector<at::Tensor> expected;
+    for (int64_t index = 0; index < 300; ++index) {
+      at::Tensor from = random({index % 2 ? 70 : 9, 3});
+      const at::Tensor spare = at::randn_like(from);
+      if (index % 3 == 0) from.select(1, 1).zero_();
+      expected.push_back(from.clone());
+      if (index % 3 == 0) expected.back().select(1, 1).copy_(spare.select(1, 1));
+      all.push_back({at::empty_like(from), from, spare});
+    }
+    ASSERT_TRUE(low_rank::orthonormalize(all, 0));
+    for (size_t index = 0; index < all.size(); ++index) {
+      ASSERT_TRUE(low_rank::orthonormalize({{expected[index]}}, 0));
+      EXPECT_TRUE(at::equal(all[index].columns, expected[index])) << index;
     }
   });
 }

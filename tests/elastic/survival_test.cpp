@@ -120,7 +120,7 @@ TEST(Elastic, RandomDeathsUnderSeveralHooks) {
   for (const std::string hook : {"none", "allreduce", "fp16", "powersgd:rank=2"}) {
     SCOPED_TRACE(hook);
     const Outcome outcome =
-        run({"-n", "4", "--replace"}, {"kills=6", "mean_ms=500", "samples=64", "epochs=70",
+        run({"-n", "4", "--replace"}, {"kills=6", "mean_ms=500", "samples=64", "epochs=100",
                                        "pause_ms=2", "hook=" + hook});
     expect_good_end(outcome, 4, hook[0] != 'p');
     deaths += static_cast<int>(outcome.deaths.size());

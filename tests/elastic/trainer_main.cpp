@@ -106,7 +106,7 @@ class Reaper {
       usleep(5'000);
     const int lock = open((folder_ + "/lock").c_str(), O_CREAT | O_RDWR, 0600);
     flock(lock, LOCK_EX);  // given back by this process's end
-    if (others() > 0 && deaths() < kills_) {
+    if (others() > 0 && deaths() < kills_ && !retired_) {
       std::ofstream(folder_ + "/deaths", std::ios::app)
           << now_ms() << ' ' << getpid() << ' ' << where << std::endl;
       fs::remove(mine());
@@ -114,6 +114,8 @@ class Reaper {
     }
     close(lock);
   }
+  // Towards the end nobody dies any more: it would be replaced too late.
+  void retire() { retired_ = true; }
   void run(double mean_ms) {
     std::thread([this, mean_ms] {
       std::mt19937 random(std::random_device{}());
@@ -148,6 +150,7 @@ class Reaper {
   const std::string folder_;
   const int64_t kills_;
   int holder_ = -1;
+  std::atomic<bool> retired_ = false;
 };
 
 // at=WHERE:STEP:RANK, several with commas: dies there.
@@ -280,13 +283,14 @@ void train(const Arguments& arguments) {
     if (appointments.has("formed", event.step, training.group().rank()))
       reaper.die("formed");
   });
-  if (arguments.values.contains("mean_ms"))
-    reaper.run(static_cast<double>(arguments.number("mean_ms", 100)));
+  const int64_t mean_ms = arguments.number("mean_ms", 0);
+  if (mean_ms > 0) reaper.run(static_cast<double>(mean_ms));
   const auto pause = static_cast<useconds_t>(1000 * arguments.number("pause_ms", 0));
   std::string hash_at;
   while (auto dealt = training.next()) {
     const auto rows = std::make_optional(dealt->to(device));
     if (arguments.values.contains("end_file")) end_on_request(arguments.folder, training);
+    if (mean_ms > 0 && sampler.epoch() >= epochs * 3 / 4) reaper.retire();
     const int64_t step = training.steps();
     const int rank = training.group().rank();
     if (step == arguments.number("hash_at", -1)) hash_at = hash_of(*net);

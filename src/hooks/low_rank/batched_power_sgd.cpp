@@ -121,11 +121,9 @@ void BatchedPowerSGD::project(const Cut& values, const Feedback& error, const at
   const Cut& from = sum ? *sum : values;
   if (low_rank::has_kernels(values.rows, q.size(2))) {
     low_rank::Residual residual;
-    low_rank::Residuals residuals;
     if (sum) residual.sum = sum->rows[0];
     if (sum && !error.in_place()) residual.last = last->rows[0];
-    if (sum) residuals.push_back(&residual);
-    low_rank::project(values.rows, residuals, q, whole);
+    low_rank::project({{values.rows[0], whole[0], q[0], sum ? &residual : nullptr}});
   } else {
     if (sum) at::add_out(sum->rows, last->rows, values.rows);
     whole.copy_(at::bmm(from.rows.to(p.scalar_type()), q));
@@ -142,7 +140,7 @@ void BatchedPowerSGD::project_back(const Cut& sum, const at::Tensor& p,
                                    const at::Tensor& q) const {
   const bool floats = p.scalar_type() == at::kFloat;  // errors always are
   if (floats && low_rank::has_kernels(sum.rows, p.size(2))) {
-    low_rank::project_back(sum.rows, {}, sum.whole(p).contiguous(), q);
+    low_rank::project_back({{sum.rows[0], sum.whole(p)[0], q[0]}});
   } else {
     at::Tensor(q).copy_(
         at::bmm(sum.rows.to(p.scalar_type()).transpose(1, 2), sum.whole(p)));
@@ -162,7 +160,7 @@ void BatchedPowerSGD::rebuild_rows(const Cut& to, const at::Tensor& error,
   for (int64_t row = 0; row < rows; row += step) {
     const int64_t count = std::min(step, rows - row);
     const at::Tensor some = to.rows.narrow(1, row, count);
-    low_rank::rebuild(some, p.narrow(1, row, count), q);
+    low_rank::rebuild(some[0], p[0].narrow(0, row, count), q[0]);
     if (left.defined()) left.narrow(1, row, count).sub_(some);
   }
 }

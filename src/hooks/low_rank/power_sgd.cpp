@@ -13,26 +13,26 @@ class PowerSGD : public PowerSGDMatrices {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
  private:
-  at::Tensor stack_starts(const MatrixGroup& group, int64_t rank);
-  void project(MatrixGroup& group);
-  void project_back(MatrixGroup& group);
-  void rebuild(MatrixGroup& group);
-  void rebuild_by_kernels(MatrixGroup& group);
+  // The Q's of all groups become what the P's begin with.
+  void set_starts(const Plan& plan);
+  void project(Plan& plan, const low_rank::Matrices& matrices);
+  void project_back(Plan& plan, const low_rank::Matrices& matrices);
+  void rebuild(Plan& plan, const low_rank::Matrices& matrices);
   void rebuild_by_aten(MatrixGroup& group);
 };
 
-at::Tensor PowerSGD::stack_starts(const MatrixGroup& group, int64_t rank) {
-  std::vector<at::Tensor> starts;
-  for (MatrixMemory* memory : group.memories) {
-    if (!options_.warm_start || !memory->spare.defined()) {
-      memory->spare = next_start({group.columns(), rank}, group.m.options());
+void PowerSGD::set_starts(const Plan& plan) {
+  std::vector<low_rank::Columns> columns;
+  for (const MatrixGroup& group : plan.groups) {
+    for (size_t index = 0; index < group.memories.size(); ++index) {
+      MatrixMemory& memory = *group.memories[index];
+      if (!options_.warm_start || !memory.spare.defined())
+        memory.spare = next_start({group.columns(), group.q.size(2)}, group.m.options());
+      columns.push_back({group.q[static_cast<int64_t>(index)],
+                         memory.q.defined() ? memory.q : memory.spare, memory.spare});
     }
-    starts.push_back(memory->q.defined() ? revive(memory->q, memory->spare)
-                                         : memory->spare);
   }
-  at::Tensor q = at::stack(starts);
-  orthogonalize(q, options_.orthogonalization_epsilon);
-  return q;
+  orthogonalize(columns, options_.orthogonalization_epsilon);
 }
 
 Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
@@ -47,40 +47,35 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   std::vector<std::vector<int64_t>> p_shapes, q_shapes;
   for (MatrixGroup& group : plan.groups) {
     const int64_t rank = rank_of(group.rows(), group.columns());
-    group.q = stack_starts(group, rank);
     p_shapes.push_back({group.batch(), group.rows(), rank});
     q_shapes.push_back({group.batch(), group.columns(), rank});
   }
   for (const at::Tensor& leftover : plan.leftovers) p_shapes.push_back({leftover.numel()});
-  Packed first = pack(p_shapes, options);
-  Packed second = pack(q_shapes, options);
+  const Packed starts = pack(q_shapes, options);
+  Packed first = pack(p_shapes, options), second = pack(q_shapes, options);
   count(bucket, bucket.buffer().numel(), first.flat.numel() + second.flat.numel());
 
-  // One pass goes from the end, which the backward pass wrote last, and the next from the
-  // beginning: each finds in the caches what the one before it left there.
-  for (size_t index = plan.groups.size(); index-- > 0;) {
+  for (size_t index = 0; index < plan.groups.size(); ++index) {
     plan.groups[index].p = first.views[index];
-    project(plan.groups[index]);
+    plan.groups[index].q = starts.views[index];
   }
+  set_starts(plan);
+  low_rank::Matrices matrices = matrices_of(plan);
+  project(plan, matrices);
   for (size_t index = 0; index < plan.leftovers.size(); ++index) {
     first.views[plan.groups.size() + index].copy_(plan.leftovers[index].flatten());
   }
   first.flat.div_(comm.size());  // for the leftovers; P's length does not matter
   co_await comm.all_reduce(first.flat);
 
-  for (size_t index = 0; index < plan.groups.size(); ++index) {
-    MatrixGroup& group = plan.groups[index];
-    orthogonalize(group.p, options_.orthogonalization_epsilon);
-    group.q = second.views[index];
-    project_back(group);
-  }
+  for (size_t index = 0; index < plan.groups.size(); ++index)
+    plan.groups[index].q = second.views[index];
+  set_products(plan, matrices);
+  project_back(plan, matrices);
   second.flat.div_(comm.size());
   co_await comm.all_reduce(second.flat);
 
-  for (MatrixGroup& group : plan.groups) {
-    rebuild(group);
-    write_back(group);
-  }
+  rebuild(plan, matrices);
   for (size_t index = 0; index < plan.leftovers.size(); ++index) {
     const at::Tensor& mean = first.views[plan.groups.size() + index];
     plan.leftovers[index].copy_(mean.view(plan.leftovers[index].sizes()));
@@ -88,33 +83,43 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   co_return bucket.buffer();
 }
 
-void PowerSGD::project(MatrixGroup& group) {
-  if (group.kernels) return low_rank::project(group.m, errors_of(group), group.q, group.p);
-  add_errors(group);
-  at::bmm_out(group.p, group.m, group.q);
-}
-
-void PowerSGD::project_back(MatrixGroup& group) {
-  if (group.kernels) {
-    return low_rank::project_back(group.m, errors_of(group), group.p, group.q);
+// One pass goes from the end, which the backward pass wrote last, and the next from the
+// beginning: each finds in the caches what the one before it left there.
+void PowerSGD::project(Plan& plan, const low_rank::Matrices& matrices) {
+  low_rank::project(matrices);
+  for (MatrixGroup& group : plan.groups) {
+    if (group.kernels) continue;
+    add_errors(group);
+    at::bmm_out(group.p, group.m, group.q);
   }
-  at::bmm_out(group.q, group.m.transpose(1, 2), group.p);
 }
 
-void PowerSGD::rebuild(MatrixGroup& group) {
-  group.kernels ? rebuild_by_kernels(group) : rebuild_by_aten(group);
-}
-
-void PowerSGD::rebuild_by_kernels(MatrixGroup& group) {
-  for (size_t index = 0; index < group.gradients.size(); ++index) {
-    const int64_t place = static_cast<int64_t>(index);
-    MatrixMemory& memory = *group.memories[index];
-    const at::Tensor q = group.q[place], check = q.sum();
-    if (options_.use_error_feedback)
-      low_rank::settle(memory.error, group.m[place], group.p[place], q, check);
-    if (options_.warm_start) memory.q = keep(at::isfinite(check), q.clone(), memory.q);
+void PowerSGD::project_back(Plan& plan, const low_rank::Matrices& matrices) {
+  std::vector<low_rank::Columns> columns;
+  for (const low_rank::Matrix& matrix : matrices) columns.push_back({matrix.p});
+  orthogonalize(columns, options_.orthogonalization_epsilon);
+  low_rank::project_back(matrices);
+  for (MatrixGroup& group : plan.groups) {
+    if (group.kernels) continue;
+    orthogonalize(group.p, options_.orthogonalization_epsilon);
+    at::bmm_out(group.q, group.m.transpose(1, 2), group.p);
   }
-  low_rank::rebuild(group.m, group.p, group.q);
+}
+
+void PowerSGD::rebuild(Plan& plan, const low_rank::Matrices& matrices) {
+  std::vector<low_rank::Ending> endings;
+  for (MatrixGroup& group : plan.groups) {
+    for (size_t index = 0; group.kernels && index < group.memories.size(); ++index) {
+      const low_rank::Matrix& matrix = matrices[endings.size()];
+      at::Tensor* start = options_.warm_start ? &group.memories[index]->q : nullptr;
+      endings.push_back({matrix.q, matrix.p, matrix.q, start});
+    }
+  }
+  low_rank::finish(matrices, endings);
+  for (MatrixGroup& group : plan.groups) {
+    if (!group.kernels) rebuild_by_aten(group);
+    write_back(group);
+  }
 }
 
 void PowerSGD::rebuild_by_aten(MatrixGroup& group) {

@@ -55,7 +55,9 @@ void gram_schmidt(at::Tensor batch, double epsilon) {
 }  // namespace
 
 void orthogonalize(at::Tensor batch, double epsilon) {
-  if (low_rank::orthonormalize(batch, epsilon)) return;
+  std::vector<low_rank::Columns> matrices;
+  for (const at::Tensor& columns : batch.unbind()) matrices.push_back({columns});
+  if (low_rank::orthonormalize(matrices, epsilon)) return;
   if (batch.size(2) <= 2) return gram_schmidt(std::move(batch), epsilon);
   // QR of a matrix with NaN or Inf is an error in some libraries; it must come out as NaN.
   if (!at::isfinite(batch).all().item<bool>()) {
@@ -63,6 +65,14 @@ void orthogonalize(at::Tensor batch, double epsilon) {
     return;
   }
   batch.copy_(std::get<0>(at::linalg_qr(batch)));
+}
+
+void orthogonalize(const std::vector<low_rank::Columns>& matrices, double epsilon) {
+  if (low_rank::orthonormalize(matrices, epsilon)) return;
+  for (const low_rank::Columns& each : matrices) {
+    if (each.from.defined()) each.columns.copy_(revive(each.from, each.spare));
+    orthogonalize(each.columns.unsqueeze(0), epsilon);
+  }
 }
 
 at::Tensor revive(const at::Tensor& q, const at::Tensor& spare) {

@@ -5,15 +5,19 @@
 
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/revertible_hook.h"
+#include "codec/low_rank.h"
 
 namespace brigade {
 
 // Makes the columns of each matrix of a batch (b, rows, r) orthonormal, in place. A column
 // that is zero or depends on those before it becomes zero (with QR: any orthonormal one).
 void orthogonalize(at::Tensor batch, double epsilon);
+// The same for matrices of any shapes.
+void orthogonalize(const std::vector<low_rank::Columns>& matrices, double epsilon);
 
 // q (…, columns, r), with columns of the spare in the place of columns of zeros, which
 // would stay zero for ever.

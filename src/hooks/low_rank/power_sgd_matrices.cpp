@@ -62,8 +62,8 @@ PowerSGDMatrices::Plan PowerSGDMatrices::plan(const Bucket& bucket) {
     }
     MatrixGroup& group = plan.groups[place->second];
     group.gradients.push_back(gradient.view({rows, columns}));
-    for (const at::Tensor& kept :
-         {memory.error.sum, memory.q, memory.spare, memory.p, memory.spare_p})
+    for (const at::Tensor& kept : {memory.error.sum, memory.error.p, memory.error.q,
+                                   memory.q, memory.spare, memory.p, memory.spare_p})
       use_on_current_stream(kept);
     group.memories.push_back(&memory);
   }
@@ -74,24 +74,57 @@ PowerSGDMatrices::Plan PowerSGDMatrices::plan(const Bucket& bucket) {
   return plan;
 }
 
-low_rank::Residuals PowerSGDMatrices::errors_of(const MatrixGroup& group) const {
-  low_rank::Residuals errors;
-  if (!options_.use_error_feedback) return errors;
-  for (MatrixMemory* memory : group.memories) {
-    low_rank::Residual& error = memory->error;
-    if (!error.sum.defined())
-      error.sum = base::empty_in_huge_pages(group.m[0].sizes(), group.m.options()).zero_();
-    if (std::exchange(memory->sum_committed, false)) {
-      if (!memory->other_sum.defined())
-        memory->other_sum =
-            base::empty_in_huge_pages(error.sum.sizes(), error.sum.options());
-      use_on_current_stream(memory->other_sum);
-      error.last = error.sum;
-      std::swap(error.sum, memory->other_sum);
-    }
-    errors.push_back(&error);
+low_rank::Residual* PowerSGDMatrices::error_of(MatrixMemory& memory,
+                                               const at::Tensor& m) const {
+  if (!options_.use_error_feedback) return nullptr;
+  low_rank::Residual& error = memory.error;
+  if (!error.sum.defined())
+    error.sum = base::empty_in_huge_pages(m.sizes(), m.options()).zero_();
+  if (std::exchange(memory.sum_committed, false)) {
+    if (!memory.other_sum.defined())
+      memory.other_sum = base::empty_in_huge_pages(error.sum.sizes(), error.sum.options());
+    use_on_current_stream(memory.other_sum);
+    error.last = error.sum;
+    std::swap(error.sum, memory.other_sum);
   }
-  return errors;
+  return &error;
+}
+
+low_rank::Matrices PowerSGDMatrices::matrices_of(const MatrixGroup& group) const {
+  low_rank::Matrices matrices;
+  for (size_t index = 0; index < group.memories.size(); ++index) {
+    const at::Tensor m = group.m[static_cast<int64_t>(index)];
+    matrices.push_back({m, {}, {}, error_of(*group.memories[index], m)});
+  }
+  set_products(group, matrices);
+  return matrices;
+}
+
+low_rank::Matrices PowerSGDMatrices::matrices_of(const Plan& plan) const {
+  low_rank::Matrices all;
+  for (const MatrixGroup& group : plan.groups) {
+    if (!group.kernels) continue;
+    const low_rank::Matrices some = matrices_of(group);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+void PowerSGDMatrices::set_products(const MatrixGroup& group,
+                                    std::span<low_rank::Matrix> matrices) {
+  for (size_t index = 0; index < matrices.size(); ++index) {
+    matrices[index].p = group.p[static_cast<int64_t>(index)];
+    matrices[index].q = group.q[static_cast<int64_t>(index)];
+  }
+}
+
+void PowerSGDMatrices::set_products(const Plan& plan, low_rank::Matrices& matrices) {
+  std::span<low_rank::Matrix> rest = matrices;
+  for (const MatrixGroup& group : plan.groups) {
+    if (!group.kernels) continue;
+    set_products(group, rest.first(group.memories.size()));
+    rest = rest.subspan(group.memories.size());
+  }
 }
 
 void PowerSGDMatrices::add_errors(MatrixGroup& group) const {

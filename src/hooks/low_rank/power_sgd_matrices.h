@@ -6,6 +6,7 @@
 // *Leftovers* are the gradients that go uncompressed.
 #pragma once
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,14 +73,20 @@ class PowerSGDMatrices : public PowerSGDBase {
   int64_t rank_of(int64_t rows, int64_t columns) const {
     return std::min({rows, columns, options_.matrix_approximation_rank});
   }
-  // Where the errors are to be fed back: those of the group, zero at first.
-  low_rank::Residuals errors_of(const MatrixGroup& group) const;
+  // Those of the groups that have kernels, with the errors that are to be fed back, zero at
+  // first. To be called once a step.
+  low_rank::Matrices matrices_of(const Plan& plan) const;
+  low_rank::Matrices matrices_of(const MatrixGroup& group) const;
+  // They get the P's and Q's that the groups have now.
+  static void set_products(const Plan& plan, low_rank::Matrices& matrices);
+  static void set_products(const MatrixGroup& group, std::span<low_rank::Matrix> matrices);
   // Without kernels: M gets the stored errors.
   void add_errors(MatrixGroup& group) const;
   // The gradients become M, where they are not M's memory.
   static void write_back(MatrixGroup& group);
 
  private:
+  low_rank::Residual* error_of(MatrixMemory& memory, const at::Tensor& m) const;
   bool pays(int64_t rows, int64_t columns) const;
 
   std::map<std::string, MatrixMemory> memory_;

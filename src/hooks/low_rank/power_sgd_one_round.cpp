@@ -23,6 +23,7 @@ struct Round {
   MatrixGroup* group;
   bool sends_q;    // P is the basis
   at::Tensor own;  // this rank's share of what is sent
+  low_rank::Matrices matrices;
   const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
 };
 
@@ -63,7 +64,8 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   at::Tensor start_of(MatrixMemory& memory, bool sends_q, const MatrixGroup& group);
   void project(Round& round, const at::Tensor& to);
   void rebuild(Round& round);
-  void keep_errors(const Round& round, int64_t place, const at::Tensor& check);
+  void rebuild_by_kernels(Round& round);
+  void rebuild_by_aten(Round& round);
 
   std::shared_ptr<Shipment> open_;  // that the next bucket may add to
   // Whether buckets may wait for later ones in this pass. Only if the last one comes for
@@ -151,7 +153,7 @@ at::Tensor OneRoundPowerSGD::start_of(MatrixMemory& memory, bool sends_q,
 }
 
 Round OneRoundPowerSGD::begin(MatrixGroup& group) {
-  Round round{&group, group.memories.front()->p.defined(), {}};
+  Round round{&group, group.memories.front()->p.defined(), {}, {}};
   std::vector<at::Tensor> starts;
   for (MatrixMemory* memory : group.memories)
     starts.push_back(start_of(*memory, round.sends_q, group));
@@ -165,12 +167,12 @@ void OneRoundPowerSGD::project(Round& round, const at::Tensor& to) {
   MatrixGroup& group = *round.group;
   (round.sends_q ? group.q : group.p) = to;
   if (group.kernels) {
-    const low_rank::Residuals errors = errors_of(group);
+    round.matrices = matrices_of(group);
     if (round.sends_q) {
-      low_rank::add(group.m, errors, group.p.size(2));
-      low_rank::project_back(group.m, errors, group.p, group.q);
+      low_rank::add(round.matrices);
+      low_rank::project_back(round.matrices);
     } else {
-      low_rank::project(group.m, errors, group.q, group.p);
+      low_rank::project(round.matrices);
     }
   } else {
     add_errors(group);
@@ -185,36 +187,41 @@ void OneRoundPowerSGD::project(Round& round, const at::Tensor& to) {
 
 // The error is what this rank's own share lost: over the ranks, the mean of the shares is
 // what was sent, so the mean of the errors is what the result lacks.
-void OneRoundPowerSGD::keep_errors(const Round& round, int64_t place,
-                                   const at::Tensor& check) {
-  MatrixGroup& group = *round.group;
-  low_rank::Residual& error = group.memories[static_cast<size_t>(place)]->error;
-  const at::Tensor p = round.sends_q ? group.p[place] : round.own[place];
-  const at::Tensor q = round.sends_q ? round.own[place] : group.q[place];
-  if (group.kernels) {
-    low_rank::settle(error, group.m[place], p, q, check);
-  } else {
-    error = {
-        keep(at::isfinite(check), group.m[place] - at::mm(p, q.t()), error.sum), {}, {}};
+void OneRoundPowerSGD::rebuild_by_kernels(Round& round) {
+  std::vector<low_rank::Ending> endings;
+  for (size_t index = 0; index < round.matrices.size(); ++index) {
+    const auto place = static_cast<int64_t>(index);
+    low_rank::Ending& ending = endings.emplace_back();
+    ending.check = round.sent()[place];
+    ending.p = round.matrices[index].p;
+    ending.q = round.matrices[index].q;
+    if (round.own.defined()) (round.sends_q ? ending.q : ending.p) = round.own[place];
   }
+  low_rank::finish(round.matrices, endings);
+}
+
+void OneRoundPowerSGD::rebuild_by_aten(Round& round) {
+  MatrixGroup& group = *round.group;
+  for (int64_t place = 0; options_.use_error_feedback && place < group.batch(); ++place) {
+    low_rank::Residual& error = group.memories[static_cast<size_t>(place)]->error;
+    const at::Tensor p = round.sends_q ? group.p[place] : round.own[place];
+    const at::Tensor q = round.sends_q ? round.own[place] : group.q[place];
+    const at::Tensor finite = at::isfinite(round.sent()[place].sum());
+    error = {keep(finite, group.m[place] - at::mm(p, q.t()), error.sum), {}, {}};
+  }
+  at::bmm_out(group.m, group.p, group.q.transpose(1, 2));
 }
 
 void OneRoundPowerSGD::rebuild(Round& round) {
   MatrixGroup& group = *round.group;
-  for (int64_t place = 0; place < group.batch(); ++place) {
+  group.kernels ? rebuild_by_kernels(round) : rebuild_by_aten(round);
+  for (int64_t place = 0; options_.warm_start && place < group.batch(); ++place) {
     MatrixMemory& memory = *group.memories[static_cast<size_t>(place)];
-    const at::Tensor sent = round.sent()[place], check = sent.sum();
-    if (options_.use_error_feedback) keep_errors(round, place, check);
-    if (!options_.warm_start) continue;
+    const at::Tensor sent = round.sent()[place];
     // Zeros are replaced by the spare.
-    const at::Tensor next = at::where(at::isfinite(check), sent, at::zeros_like(sent));
+    const at::Tensor next = at::where(at::isfinite(sent.sum()), sent, at::zeros_like(sent));
     memory.q = round.sends_q ? next : at::Tensor();
     memory.p = round.sends_q ? at::Tensor() : next;
-  }
-  if (group.kernels) {
-    low_rank::rebuild(group.m, group.p, group.q);
-  } else {
-    at::bmm_out(group.m, group.p, group.q.transpose(1, 2));
   }
   write_back(group);
 }

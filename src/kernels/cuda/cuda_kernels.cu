@@ -69,8 +69,8 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
       .affine_whole_decode = cuda::decode_whole,
       .low_rank_project = cuda::low_rank_project,
       .low_rank_project_back = cuda::low_rank_project_back,
+      .low_rank_settle = cuda::low_rank_settle,
       .low_rank_rebuild = cuda::low_rank_rebuild,
-      .low_rank_take_back = cuda::low_rank_take_back,
       .low_rank_orthonormalize = cuda::low_rank_orthonormalize,
   };
   return &table;

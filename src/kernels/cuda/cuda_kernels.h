@@ -38,8 +38,42 @@ struct Reduction {
   std::size_t size;
 };
 
+// One matrix of PowerSGD. `sum` may be null, and so may last_p, both with the same meaning
+// as for feed_back in low_rank.h.
+struct LowRankMatrix {
+  float* m;
+  float* sum;
+  const float* last_p;
+  const float* last_q;
+  float* p;
+  float* q;
+};
+
+// The end of a step of one matrix, which is *lost* if a value of `check` is not finite. P
+// and Q are kept for the next step, or zeros if it is lost; `next` becomes Q or, if it is
+// lost, `last`, or zeros where that is null.
+struct LowRankSettling {
+  const float* check;
+  std::size_t check_size;
+  const float* p;
+  const float* q;
+  // These may be null.
+  float* kept_p;
+  float* kept_q;
+  float* next;
+  const float* last;
+};
+
+// Columns that become orthonormal. Where `from` is not null: those of `from` do, or those
+// of `spare` where `from` has only zeros.
+struct LowRankColumns {
+  float* columns;
+  const float* from;
+  const float* spare;
+};
+
 // Changes with the table, with what its functions take, or with a message's bytes.
-inline constexpr int kCudaKernelsVersion = 3;
+inline constexpr int kCudaKernelsVersion = 4;
 
 struct CudaKernels {
   // Module and library must have the same.
@@ -83,23 +117,23 @@ struct CudaKernels {
   int (*affine_whole_decode)(const AffineHeader* header, const std::uint8_t* codes,
                              float* dst, std::size_t size, bool add, void* stream);
 
-  // low_rank.h, but for its bits, with Q as columns x rank. `sum` may be null, and so may
-  // last_p, both with the same meaning as there. `partial` has parts * columns * rank
-  // floats; not needed for one part.
-  int (*low_rank_project)(LowRankShape shape, const float* m, float* sum,
-                          const float* last_p, const float* last_q, const float* q,
-                          float* p, void* stream);
-  int (*low_rank_project_back)(LowRankShape shape, int parts, const float* m,
-                               const float* p, float* partial, float* q, void* stream);
-  int (*low_rank_rebuild)(LowRankShape shape, float* m, const float* p, const float* q,
+  // low_rank.h, but for its bits, and with Q as columns x rank: a launch for many matrices
+  // of one shape.
+  int (*low_rank_project)(LowRankShape shape, const LowRankMatrix* matrices, int count,
                           void* stream);
-  // Unless `check`, one float on the device, is finite: undoes what low_rank_project did to
-  // `sum`, up to rounding.
-  int (*low_rank_take_back)(const float* check, const float* m, float* sum,
-                            std::size_t size, void* stream);
-  // Of several matrices, one behind the other; rank is 1 … kMostRank.
-  int (*low_rank_orthonormalize)(std::size_t matrices, std::size_t rows, std::size_t rank,
-                                 float* columns, double epsilon, void* stream);
+  // `partial` has count * parts * columns * rank floats; not needed for one part.
+  int (*low_rank_project_back)(LowRankShape shape, const LowRankMatrix* matrices, int count,
+                               int parts, float* partial, void* stream);
+  // `lost` has a float for each matrix.
+  int (*low_rank_settle)(LowRankShape shape, const LowRankSettling* matrices, int count,
+                         float* lost, void* stream);
+  // M = P Qᵀ. Where `lost`, which may be null, is not zero, what low_rank_project did to
+  // `sum` is undone first, up to rounding.
+  int (*low_rank_rebuild)(LowRankShape shape, const LowRankMatrix* matrices, int count,
+                          const float* lost, void* stream);
+  int (*low_rank_orthonormalize)(std::size_t rows, std::size_t rank,
+                                 const LowRankColumns* matrices, int count, double epsilon,
+                                 void* stream);
 };
 
 inline constexpr std::size_t kAffineScratchBytes = std::size_t{8} << 10;

@@ -1,6 +1,7 @@
 // PowerSGD's products, see kernels/low_rank.h. M is rows x columns, P rows x R, Q columns x
 // R, all row-major. Sums run in a fixed order, so that every run gives the same bits; they
-// are not the CPU's.
+// are not the CPU's. A launch is for many matrices: there may be hundreds in a step, and a
+// launch takes longer than a small one's work.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -12,14 +13,21 @@ namespace brigade::kernels::cuda {
 constexpr int kWarp = 32;
 constexpr int kRowsOfABlock = 8;  // a warp each
 
+// What a launch takes by value; a kernel's arguments have 4 kB.
+template <class Matrix>
+struct Several {
+  static constexpr int kMost = 3072 / sizeof(Matrix);
+  Matrix at[kMost];
+};
+
 // A warp a row: sum = M + (sum - last_P last_Qᵀ); P = sum Q. Where `sum` is null: P = M Q.
 // A value of M that is not finite goes into P, where all ranks see it, but not into `sum`.
 template <int R>
-__global__ void project_rows(std::size_t rows, std::size_t columns, const float* m,
-                             float* sum, const float* last_p, const float* last_q,
-                             const float* q, float* p) {
+__global__ void project_rows(std::size_t rows, std::size_t columns,
+                             Several<LowRankMatrix> matrices) {
   const std::size_t row = std::size_t{blockIdx.x} * kRowsOfABlock + threadIdx.y;
   if (row >= rows) return;
+  const auto [m, sum, last_p, last_q, p, q] = matrices.at[blockIdx.y];
   float left[R], total[R] = {};
 #pragma unroll
   for (int k = 0; k < R; ++k) left[k] = last_p ? last_p[row * R + k] : 0;
@@ -49,13 +57,17 @@ __global__ void project_rows(std::size_t rows, std::size_t columns, const float*
   }
 }
 
-// A thread a column, for the rows of one part: partial[part] = Mᵀ P of those rows.
+// A thread a column, for the rows of one part: partial[matrix][part] = Mᵀ P of those rows.
+// With one part: Q itself. Where there is a sum it takes the place of M.
 template <int R>
 __global__ void project_columns(std::size_t rows, std::size_t columns,
-                                std::size_t rows_of_a_part, const float* m, const float* p,
+                                std::size_t rows_of_a_part, Several<LowRankMatrix> matrices,
                                 float* partial) {
   const std::size_t column = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (column >= columns) return;
+  const LowRankMatrix& matrix = matrices.at[blockIdx.z];
+  const float* m = matrix.sum ? matrix.sum : matrix.m;
+  const float* p = matrix.p;
   const std::size_t begin = std::size_t{blockIdx.y} * rows_of_a_part;
   const std::size_t end = min(rows, begin + rows_of_a_part);
   float total[R] = {};
@@ -65,47 +77,69 @@ __global__ void project_columns(std::size_t rows, std::size_t columns,
 #pragma unroll
     for (int k = 0; k < R; ++k) total[k] += value * p[row * R + k];
   }
-  float* to = partial + (std::size_t{blockIdx.y} * columns + column) * R;
+  const std::size_t part = std::size_t{blockIdx.z} * gridDim.y + blockIdx.y;
+  float* to = (partial ? partial + part * columns * R : matrix.q) + column * R;
 #pragma unroll
   for (int k = 0; k < R; ++k) to[k] = total[k];
 }
 
 static __global__ void add_parts(std::size_t size, int parts, const float* partial,
-                                 float* q) {
+                                 Several<LowRankMatrix> matrices) {
   const std::size_t at = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (at >= size) return;
+  partial += std::size_t{blockIdx.y} * parts * size;
   float total = 0;
   for (int part = 0; part < parts; ++part) total += partial[std::size_t(part) * size + at];
-  q[at] = total;
+  matrices.at[blockIdx.y].q[at] = total;
 }
 
+// M = P Qᵀ. Of a matrix that is lost, `sum` is what it was before M was added; what is not
+// finite then becomes zero.
 template <int R>
-__global__ void rebuild_rows(std::size_t rows, std::size_t columns, float* m,
-                             const float* p, const float* q) {
+__global__ void rebuild_rows(std::size_t rows, std::size_t columns,
+                             Several<LowRankMatrix> matrices, const float* lost) {
   const std::size_t row = std::size_t{blockIdx.x} * kRowsOfABlock + threadIdx.y;
   if (row >= rows) return;
+  const LowRankMatrix& matrix = matrices.at[blockIdx.y];
+  const bool takes_back = lost && matrix.sum && lost[blockIdx.y] != 0;
   float left[R];
 #pragma unroll
-  for (int k = 0; k < R; ++k) left[k] = p[row * R + k];
+  for (int k = 0; k < R; ++k) left[k] = matrix.p[row * R + k];
 #pragma unroll 4
   for (std::size_t column = threadIdx.x; column < columns; column += kWarp) {
+    const std::size_t at = row * columns + column;
+    if (takes_back) {
+      const float added = matrix.m[at], sum = matrix.sum[at];
+      const float value = isfinite(added) ? sum - added : sum;
+      matrix.sum[at] = isfinite(value) ? value : 0;
+    }
     float value = 0;
 #pragma unroll
-    for (int k = 0; k < R; ++k) value += left[k] * q[column * R + k];
-    m[row * columns + column] = value;
+    for (int k = 0; k < R; ++k) value += left[k] * matrix.q[column * R + k];
+    matrix.m[at] = value;
   }
 }
 
-// Unless `check` is finite: sum -= M, where M is finite. What is not finite then becomes
-// zero.
-static __global__ void take_back_if_lost(const float* check, const float* m, float* sum,
-                                         std::size_t size) {
-  if (isfinite(*check)) return;
-  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t at = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; at < size;
-       at += step) {
-    const float value = isfinite(m[at]) ? sum[at] - m[at] : sum[at];
-    sum[at] = isfinite(value) ? value : 0;
+constexpr int kThreadsOfASettling = 256;
+constexpr int kBlocksOfASettling = 8;
+
+// Each block looks at the whole of `check`, which is small, and copies its share.
+static __global__ void settle(std::size_t p_size, std::size_t q_size,
+                              Several<LowRankSettling> matrices, float* lost) {
+  const LowRankSettling& matrix = matrices.at[blockIdx.y];
+  int found = 0;
+  for (std::size_t at = threadIdx.x; at < matrix.check_size; at += kThreadsOfASettling)
+    found |= !isfinite(matrix.check[at]);
+  found = __syncthreads_or(found);
+  const std::size_t first = std::size_t{blockIdx.x} * kThreadsOfASettling + threadIdx.x;
+  if (first == 0) lost[blockIdx.y] = found ? 1 : 0;
+  constexpr std::size_t kStep = std::size_t{kBlocksOfASettling} * kThreadsOfASettling;
+  for (std::size_t at = first; matrix.kept_p && at < p_size; at += kStep)
+    matrix.kept_p[at] = found ? 0 : matrix.p[at];
+  for (std::size_t at = first; at < q_size; at += kStep) {
+    if (matrix.kept_q) matrix.kept_q[at] = found ? 0 : matrix.q[at];
+    if (matrix.next)
+      matrix.next[at] = !found ? matrix.q[at] : matrix.last ? matrix.last[at] : 0;
   }
 }
 
@@ -129,13 +163,30 @@ __device__ double dot(std::size_t rows, const float* a, const float* b) {
   return total;
 }
 
+// The columns of `from`, or of `spare` where `from` has only zeros.
+template <int R>
+__device__ void revive(std::size_t rows, const LowRankColumns& of) {
+  for (int k = 0; k < R; ++k) {
+    int found = 0;
+    for (std::size_t row = threadIdx.x; row < rows; row += kThreadsOfAMatrix)
+      found |= of.from[row * R + k] != 0;
+    const float* from = __syncthreads_or(found) ? of.from : of.spare;
+    for (std::size_t row = threadIdx.x; row < rows; row += kThreadsOfAMatrix)
+      of.columns[row * R + k] = from[row * R + k];
+  }
+  __syncthreads();
+}
+
 // A block a matrix: Gram-Schmidt in double, as kernels::orthonormalize has it.
 template <int R>
-__global__ void orthonormalize_columns(std::size_t rows, float* all, double epsilon) {
+__global__ void orthonormalize_columns(std::size_t rows, Several<LowRankColumns> matrices,
+                                       double epsilon) {
   // Of a column that depends on others only rounding is left: less than this fraction of
   // its length counts as nothing.
   constexpr double kNothing = 16 * 0x1p-23;
-  float* columns = all + std::size_t{blockIdx.x} * rows * R;
+  const LowRankColumns& matrix = matrices.at[blockIdx.x];
+  if (matrix.from) revive<R>(rows, matrix);
+  float* columns = matrix.columns;
   for (int k = 0; k < R; ++k) {
     float* column = columns + k;
     const double least = k == 0 ? 0 : kNothing * sqrt(dot<R>(rows, column, column));
@@ -180,64 +231,89 @@ int with_rank(std::size_t rank, Body body) {
   return cudaGetLastError();
 }
 
+// Calls launch(some, their first one's place, how many) for as many at a time as a launch
+// takes.
+template <class Matrix, class Launch>
+int launch_for(const Matrix* matrices, int count, Launch launch) {
+  for (int first = 0; first < count; first += Several<Matrix>::kMost) {
+    Several<Matrix> some = {};
+    const int length = std::min(count - first, Several<Matrix>::kMost);
+    std::copy_n(matrices + first, length, some.at);
+    if (const int error = launch(some, first, unsigned(length))) return error;
+  }
+  return cudaSuccess;
+}
+
 inline unsigned blocks_of_rows(std::size_t rows) {
   return unsigned((rows + kRowsOfABlock - 1) / kRowsOfABlock);
 }
 
-inline int low_rank_project(LowRankShape shape, const float* m, float* sum,
-                            const float* last_p, const float* last_q, const float* q,
-                            float* p, void* stream) {
+inline int low_rank_project(LowRankShape shape, const LowRankMatrix* matrices, int count,
+                            void* stream) {
   if (shape.rows == 0) return cudaSuccess;
-  return with_rank(shape.rank, [&](auto rank) {
-    project_rows<rank()><<<blocks_of_rows(shape.rows), dim3(kWarp, kRowsOfABlock), 0,
-                           static_cast<cudaStream_t>(stream)>>>(
-        shape.rows, shape.columns, m, sum, last_p, last_q, q, p);
+  return launch_for(matrices, count, [&](const auto& some, int, unsigned length) {
+    return with_rank(shape.rank, [&](auto rank) {
+      project_rows<rank()>
+          <<<dim3(blocks_of_rows(shape.rows), length), dim3(kWarp, kRowsOfABlock), 0,
+             static_cast<cudaStream_t>(stream)>>>(shape.rows, shape.columns, some);
+    });
   });
 }
 
-inline int low_rank_project_back(LowRankShape shape, int parts, const float* m,
-                                 const float* p, float* partial, float* q, void* stream) {
+inline int low_rank_project_back(LowRankShape shape, const LowRankMatrix* matrices,
+                                 int count, int parts, float* partial, void* stream) {
   if (shape.columns == 0) return cudaSuccess;
   constexpr unsigned kThreads = 128;
   const auto on = static_cast<cudaStream_t>(stream);
-  const std::size_t part = (shape.rows + parts - 1) / parts;
-  const dim3 grid(unsigned((shape.columns + kThreads - 1) / kThreads), unsigned(parts));
-  return with_rank(shape.rank, [&](auto rank) {
-    project_columns<rank()><<<grid, kThreads, 0, on>>>(shape.rows, shape.columns, part, m,
-                                                       p, parts == 1 ? q : partial);
-    if (parts == 1) return;
-    const std::size_t size = shape.columns * shape.rank;
-    add_parts<<<unsigned((size + kThreads - 1) / kThreads), kThreads, 0, on>>>(size, parts,
-                                                                               partial, q);
+  const std::size_t size = shape.columns * shape.rank;
+  const std::size_t rows = (shape.rows + parts - 1) / parts;
+  return launch_for(matrices, count, [&](const auto& some, int first, unsigned length) {
+    return with_rank(shape.rank, [&](auto rank) {
+      const dim3 grid(unsigned((shape.columns + kThreads - 1) / kThreads), unsigned(parts),
+                      length);
+      float* sums = parts == 1 ? nullptr : partial + std::size_t(first) * parts * size;
+      project_columns<rank()>
+          <<<grid, kThreads, 0, on>>>(shape.rows, shape.columns, rows, some, sums);
+      if (parts == 1) return;
+      const dim3 adding(unsigned((size + kThreads - 1) / kThreads), length);
+      add_parts<<<adding, kThreads, 0, on>>>(size, parts, sums, some);
+    });
   });
 }
 
-inline int low_rank_rebuild(LowRankShape shape, float* m, const float* p, const float* q,
-                            void* stream) {
+inline int low_rank_settle(LowRankShape shape, const LowRankSettling* matrices, int count,
+                           float* lost, void* stream) {
+  return launch_for(matrices, count, [&](const auto& some, int first, unsigned length) {
+    settle<<<dim3(kBlocksOfASettling, length), kThreadsOfASettling, 0,
+             static_cast<cudaStream_t>(stream)>>>(
+        shape.rows * shape.rank, shape.columns * shape.rank, some, lost + first);
+    return int(cudaGetLastError());
+  });
+}
+
+inline int low_rank_rebuild(LowRankShape shape, const LowRankMatrix* matrices, int count,
+                            const float* lost, void* stream) {
   if (shape.rows == 0) return cudaSuccess;
-  return with_rank(shape.rank, [&](auto rank) {
-    rebuild_rows<rank()>
-        <<<blocks_of_rows(shape.rows), dim3(kWarp, kRowsOfABlock), 0,
-           static_cast<cudaStream_t>(stream)>>>(shape.rows, shape.columns, m, p, q);
+  return launch_for(matrices, count, [&](const auto& some, int first, unsigned length) {
+    return with_rank(shape.rank, [&](auto rank) {
+      rebuild_rows<rank()>
+          <<<dim3(blocks_of_rows(shape.rows), length), dim3(kWarp, kRowsOfABlock), 0,
+             static_cast<cudaStream_t>(stream)>>>(shape.rows, shape.columns, some,
+                                                  lost ? lost + first : nullptr);
+    });
   });
 }
 
-inline int low_rank_take_back(const float* check, const float* m, float* sum,
-                              std::size_t size, void* stream) {
-  if (size == 0) return cudaSuccess;
-  const auto blocks = unsigned(std::min<std::size_t>((size + 255) / 256, 512));
-  take_back_if_lost<<<blocks, 256, 0, static_cast<cudaStream_t>(stream)>>>(check, m, sum,
-                                                                           size);
-  return cudaGetLastError();
-}
-
-inline int low_rank_orthonormalize(std::size_t matrices, std::size_t rows, std::size_t rank,
-                                   float* columns, double epsilon, void* stream) {
-  if (matrices == 0 || rows == 0) return cudaSuccess;
-  return with_rank(rank, [&](auto rank) {
-    orthonormalize_columns<rank()>
-        <<<unsigned(matrices), kThreadsOfAMatrix, 0, static_cast<cudaStream_t>(stream)>>>(
-            rows, columns, epsilon);
+inline int low_rank_orthonormalize(std::size_t rows, std::size_t rank,
+                                   const LowRankColumns* matrices, int count,
+                                   double epsilon, void* stream) {
+  if (rows == 0) return cudaSuccess;
+  return launch_for(matrices, count, [&](const auto& some, int, unsigned length) {
+    return with_rank(rank, [&](auto constant) {
+      orthonormalize_columns<constant()>
+          <<<length, kThreadsOfAMatrix, 0, static_cast<cudaStream_t>(stream)>>>(rows, some,
+                                                                                epsilon);
+    });
   });
 }
 
