@@ -157,6 +157,11 @@ class AffineCodec final : public CodecBase {
     decode({reinterpret_cast<const kernels::AffineHeader*>(headers.data()), blocks}, block,
            {codes.data(), out.size()}, out);
   }
+  // Freed before it is used, in the order of the stream: nobody else gets it sooner.
+  static at::Tensor scratch_on(const OnCuda& cuda) {
+    return at::empty({static_cast<int64_t>(kernels::kAffineScratchBytes)},
+                     at::TensorOptions(at::kByte).device(cuda.device));
+  }
   int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
                   std::span<float> residual, Bytes headers, Bytes codes) const override {
     auto* header = reinterpret_cast<kernels::AffineHeader*>(headers.data());
@@ -164,12 +169,9 @@ class AffineCodec final : public CodecBase {
       return cuda.kernels.affine_encode(values.data(), scale, residual.data(), header,
                                         codes.data(), values.size(), cuda.stream);
     }
-    const at::Tensor scratch =
-        at::empty({static_cast<int64_t>(kernels::kAffineScratchBytes)},
-                  at::TensorOptions(at::kByte).device(cuda.device));
-    return cuda.kernels.affine_whole_encode(values.data(), scale, residual.data(), header,
-                                            codes.data(), values.size(),
-                                            scratch.mutable_data_ptr(), cuda.stream);
+    return cuda.kernels.affine_whole_encode(
+        values.data(), scale, residual.data(), header, codes.data(), values.size(),
+        scratch_on(cuda).mutable_data_ptr(), cuda.stream);
   }
   int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
                   std::span<float> out, bool add) const override {
@@ -178,10 +180,11 @@ class AffineCodec final : public CodecBase {
     return decode(reinterpret_cast<const kernels::AffineHeader*>(headers.data()),
                   codes.data(), out.data(), out.size(), add, cuda.stream);
   }
-  bool reduces_on_cuda() const override { return block_ > 0; }
   int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
                   const kernels::Reduction& reduction) const override {
-    return cuda.kernels.reduce_affine(messages, reduction, cuda.stream);
+    if (block_ > 0) return cuda.kernels.reduce_affine(messages, reduction, cuda.stream);
+    return cuda.kernels.reduce_affine_whole(
+        messages, reduction, scratch_on(cuda).mutable_data_ptr(), cuda.stream);
   }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor& residual,
                    const at::Tensor& headers, const at::Tensor& codes) const override {

@@ -78,7 +78,6 @@ void attach(DdpCore& core, Stepper stepper, const std::vector<at::Tensor>& param
   }
   plan.attached.push_back({std::move(stepper), options});
   for (const auto& [name, parameter] : chosen(core, parameters)) {
-    if (options.clip_grad_norm && !parameter.is_cpu()) refuse_clipping_on_device();
     if (!plan.of.emplace(parameter.unsafeGetTensorImpl(), plan.attached.size() - 1)
              .second) {
       throw ConfigError("apply_optimizer_in_backward: parameter '" + name +

@@ -21,12 +21,16 @@ double squares_in(const at::Tensor& gradient) {
 }
 
 double clipping_factor(double squares, double max_norm) {
-  return std::min(max_norm / (std::sqrt(squares) + 1e-6), 1.0);
+  return std::min(max_norm / (std::sqrt(squares) + kAgainstZero), 1.0);
 }
 
 Task<MeasuringWrapper::Measured> MeasuringWrapper::reduce_inner_measured(Bucket bucket,
                                                                          Comm& comm) const {
   Measured measured;
+  if (!bucket.buffer().is_cpu()) {
+    measured.result = co_await reduce_inner(bucket, comm);
+    co_return measured;
+  }
   auto* measuring = dynamic_cast<MeasuringHook*>(&inner());
   if (measuring && !bucket.buffer().is_sparse()) {
     measured.result =

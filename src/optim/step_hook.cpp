@@ -1,9 +1,12 @@
 #include "optim/step_hook.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <map>
+
+#include "hooks/stream_use.h"
 
 namespace brigade::optim {
 namespace {
@@ -11,6 +14,27 @@ namespace {
 void clip(at::Tensor gradient, double value) {
   if (gradient.is_sparse()) gradient = gradient._values();
   gradient.clamp_(-value, value);
+}
+
+// What is under way on the current stream of the tensor's device.
+c10::Event work_on(const at::Tensor& tensor) {
+  const c10::Device device = tensor.device();
+  c10::Event event(device.type());
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+bool is_clipped(const BucketItem& item) {
+  return item.used && item.attached && item.attached->options.clip_grad_norm;
+}
+
+// Who clips all of a bucket's gradients, if there is one.
+const Attached* clipper_of(const std::vector<BucketItem>& items) {
+  const Attached* by = items.front().attached;
+  const bool whole = std::ranges::all_of(items, [&](const BucketItem& item) {
+    return is_clipped(item) && item.attached == by;
+  });
+  return whole ? by : nullptr;
 }
 
 }  // namespace
@@ -50,12 +74,6 @@ void refuse_complex(at::ScalarType dtype) {
       c10::str("an optimizer in the backward pass can't go with parameters of ", dtype,
                ": step after backward(), or train real ones "
                "(at::view_as_real)"));
-}
-
-void refuse_clipping_on_device() {
-  throw ConfigError(
-      "clip_grad_norm with an optimizer in the backward pass is for CPUs; on a GPU step "
-      "after backward(), with optim::clip_grad_norm before");
 }
 
 std::string Attached::describe() const {
@@ -154,7 +172,6 @@ Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
   const bool by_norm = std::ranges::any_of(plan_->attached, [](const Attached& each) {
     return each.options.clip_grad_norm.has_value();
   });
-  if (by_norm && !bucket.buffer().is_cpu()) refuse_clipping_on_device();
   const Result wanted = by_norm ? Result::measured : Result::undivided;
   Reduced reduced = co_await reduce_only(std::move(bucket), comm, wanted);
   at::Tensor result = reduced.result;
@@ -168,6 +185,7 @@ Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
 
 void StepHook::hold(Reduced reduced, int64_t buckets) {
   std::unique_lock lock(stepping_);
+  if (!reduced.result.is_cpu()) reduced.ready.emplace(work_on(reduced.result));
   held_.push_back(std::move(reduced));
   if (buckets > 0) buckets_ = buckets;
   if (buckets_ == 0 || static_cast<int64_t>(held_.size()) < buckets_) return;
@@ -176,22 +194,49 @@ void StepHook::hold(Reduced reduced, int64_t buckets) {
   // Every bucket is here, and nobody else comes in this pass. In one order on all ranks,
   // which so find the same norm to the bit.
   std::ranges::sort(all, {}, &Reduced::index);
-  scale_by_norm(all);
+  all.front().ready ? scale_by_norm_on_device(all) : scale_by_norm(all);
   for (Reduced& each : all) finish(each);
 }
 
+// The host does not wait for the norm.
+void StepHook::scale_by_norm_on_device(std::vector<Reduced>& all) const {
+  at::NoGradGuard no_grad;
+  std::map<const Attached*, std::vector<at::Tensor>> clipped;
+  for (Reduced& reduced : all) {
+    // The buckets' streams are not this one.
+    const c10::Device device = reduced.result.device();
+    reduced.ready->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    use_on_current_stream(reduced.result);
+    const at::Tensor flat =
+        reduced.result.is_sparse() ? reduced.result._values() : reduced.result;
+    if (const Attached* by = clipper_of(reduced.items)) {
+      clipped[by].push_back(flat);
+      continue;
+    }
+    for (const BucketItem& item : reduced.items) {
+      if (is_clipped(item))
+        clipped[item.attached].push_back(
+            gradient_in(reduced.result, item.parameter, item.offset));
+    }
+  }
+  for (const auto& [attached, gradients] : clipped) {
+    std::vector<at::Tensor> norms;
+    for (const at::Tensor& gradient : gradients)
+      norms.push_back(at::linalg_vector_norm(gradient, 2, at::OptionalIntArrayRef(), false,
+                                             at::kDouble));
+    const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+    const at::Tensor factor =
+        (*attached->options.clip_grad_norm / (norm + kAgainstZero)).clamp_max_(1);
+    for (at::Tensor gradient : gradients) gradient.mul_(factor.to(gradient.scalar_type()));
+  }
+}
+
 void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
-  const auto is_clipped = [](const BucketItem& item) {
-    return item.used && item.attached && item.attached->options.clip_grad_norm;
-  };
   std::map<const Attached*, double> squares;
   for (const Reduced& reduced : all) {
     const std::vector<BucketItem>& items = reduced.items;
-    const Attached* by = items.front().attached;
-    const bool whole = std::ranges::all_of(items, [&](const BucketItem& item) {
-      return is_clipped(item) && item.attached == by;
-    });
-    if (reduced.squares && whole) {
+    const Attached* by = clipper_of(items);
+    if (reduced.squares && by) {
       squares[by] += *reduced.squares;
       continue;
     }

@@ -1,5 +1,7 @@
 // The hook behind hook_then_optimizer and apply_optimizer_in_backward.
 #pragma once
+#include <c10/core/Event.h>
+
 #include <mutex>
 #include <unordered_map>
 
@@ -18,9 +20,6 @@ struct Attached {
 void check(const StepOptions& options);
 // Throws ConfigError: what steps in the backward pass takes reals only.
 [[noreturn]] void refuse_complex(at::ScalarType dtype);
-
-// Throws ConfigError: by the norm of all gradients, on CPUs only.
-[[noreturn]] void refuse_clipping_on_device();
 
 // Who steps which parameter.
 struct Plan {
@@ -78,8 +77,9 @@ class StepHook : public MeasuringWrapper {
     at::Tensor result;
     // What the gradients in it are still to be multiplied with; finish() does.
     double scale = 1;
-    int64_t index = 0;                   // the bucket's
-    std::optional<double> squares = {};  // as in Measured
+    int64_t index = 0;                     // the bucket's
+    std::optional<double> squares = {};    // as in Measured
+    std::optional<c10::Event> ready = {};  // on a device: when the result is there
   };
   // What else is wanted of the result: the scale need not be 1; or its norm will be needed.
   enum class Result { plain, undivided, measured };
@@ -93,6 +93,7 @@ class StepHook : public MeasuringWrapper {
   // `buckets`: how many there are, told by the last; else 0.
   void hold(Reduced reduced, int64_t buckets);
   void scale_by_norm(std::vector<Reduced>& all) const;
+  void scale_by_norm_on_device(std::vector<Reduced>& all) const;
 
   const std::shared_ptr<const Plan> plan_;
   const bool owns_gradients_;

@@ -115,5 +115,49 @@ TEST(CudaOptimizers, InTheBackwardPassTheyGiveTheNumbersOfAStepAfterIt) {
   });
 }
 
+double norm_of(const std::vector<at::Tensor>& parameters) {
+  double squares = 0;
+  for (const at::Tensor& each : parameters)
+    squares += each.grad().to(at::kDouble).square().sum().item<double>();
+  return std::sqrt(squares);
+}
+
+// Buckets end on streams of their own; the norm is that of all.
+TEST(CudaOptimizers, InTheBackwardPassTheyClipByTheNormOfAllBuckets) {
+  for (const char* backend : {"nccl", "gloo"}) {
+    testing::run_cuda_ranks(backend, [](ProcessGroup group) {
+      const testing::Shapes shapes{{300, 41}, {7}, {200, 41}, {41}, {500, 300}};
+      constexpr double kMost = 0.5;
+      for (const char* hook : {"allreduce", "int8"}) {
+        SCOPED_TRACE(hook);
+        const auto make = [&] { return testing::bag_on_gpu(shapes, at::kFloat); };
+        testing::BagDdp during(make(), group, {.bucket_cap_mb = 0.02});
+        testing::BagDdp after(make(), group, {.bucket_cap_mb = 0.02});
+        during->set_hook(make_hook(hook));
+        after->set_hook(optim::measure_norm(make_hook(hook)));
+        optim::apply_optimizer_in_backward(during->core(),
+                                           optim::make_optimizer("sgd:lr=0.1"), {},
+                                           {.clip_grad_norm = kMost});
+        const auto optimizer = optim::make_optimizer("sgd:lr=0.1");
+        const auto got = during->module()->parameters();
+        const auto wanted = after->module()->parameters();
+        for (int64_t step = 0; step < 6; ++step) {
+          const auto inputs = testing::coefficients_on_gpu(shapes, group.rank(), step);
+          during->forward(inputs).backward();
+          after->zero_grad();
+          after->forward(inputs).backward();
+          const double norm = norm_of(wanted);
+          EXPECT_NEAR(optim::clip_grad_norm(after, kMost), norm, 1e-6 * norm);
+          EXPECT_GT(norm, kMost);
+          EXPECT_NEAR(norm_of(wanted), kMost, 1e-4 * kMost);
+          for (const at::Tensor& each : wanted) optimizer->step_param(each, each.grad());
+        }
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_TRUE(at::allclose(got[i], wanted[i], 1e-5, 1e-6)) << "parameter " << i;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace brigade

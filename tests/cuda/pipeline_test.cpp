@@ -118,6 +118,38 @@ TEST(CudaStreams, SegmentsOfALargeBucketOverlap) {
   });
 }
 
+// As a program does that prepares its next batch, or trains another model meanwhile.
+TEST(CudaStreams, ProductsBesideAReductionChangeNothing) {
+  run_cuda_ranks("nccl", [](ProcessGroup group) {
+    const Shapes shapes{{3000, 2001}, {77}, {500, 641}};
+    const at::Tensor a = at::randn({2048, 2048}, kGpu), expected = a.mm(a);
+    for (const Bound& hook : kHooks) {
+      SCOPED_TRACE(hook.spec);
+      BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group, {.bucket_cap_mb = 4});
+      ddp->set_hook(make_hook(hook.spec));
+      c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+      const c10::Stream beside = cuda.getStreamFromGlobalPool(kGpu, false);
+      for (int64_t step = 0; step < 6; ++step) {
+        std::vector<at::Tensor> products;
+        const auto multiply = [&] {
+          c10::StreamGuard on(beside);
+          for (int i = 0; i < 20; ++i) products.push_back(a.mm(a));
+        };
+        const auto inputs = gradients_of(shapes, group.rank(), step);
+        cuda.synchronizeDevice(kGpu.index());
+        multiply();
+        const at::Tensor got = train_step(ddp, inputs);
+        multiply();
+        EXPECT_TRUE(same_on_all(group, got)) << "step " << step;
+        EXPECT_LE(error_of(got, shapes, group.size(), step), hook.error);
+        cuda.synchronizeDevice(kGpu.index());
+        for (const at::Tensor& product : products)
+          EXPECT_TRUE(at::equal(product, expected));
+      }
+    }
+  });
+}
+
 TEST(CudaStreams, RanksOfAHostAddUpBeforeTheySend) {
   const auto body = [](ProcessGroup group) {
     const Shapes shapes{{300, 641}, {3000, 2001}, {77}, {500, 641}};

@@ -23,7 +23,7 @@ struct StepOptions {
   // > 0. The gradients of the parameters that this optimizer steps are multiplied by
   // clip_grad_norm / (norm + 1e-6), if that is below 1; norm is that of all of them in this
   // pass. It is known only when the last bucket is reduced, so all steps come then, and
-  // none is hidden behind the communication any more. On CPUs only.
+  // none is hidden behind the communication any more.
   std::optional<double> clip_grad_norm = {};
 };
 

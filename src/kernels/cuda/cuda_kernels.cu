@@ -67,6 +67,7 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
       .reduce_affine = cuda::reduce<cuda::AffineFormat>,
       .affine_whole_encode = cuda::encode_whole,
       .affine_whole_decode = cuda::decode_whole,
+      .reduce_affine_whole = cuda::reduce_whole,
       .low_rank_project = cuda::low_rank_project,
       .low_rank_project_back = cuda::low_rank_project_back,
       .low_rank_settle = cuda::low_rank_settle,

@@ -116,6 +116,8 @@ struct CudaKernels {
                              void* scratch, void* stream);
   int (*affine_whole_decode)(const AffineHeader* header, const std::uint8_t* codes,
                              float* dst, std::size_t size, bool add, void* stream);
+  int (*reduce_affine_whole)(Messages messages, Reduction reduction, void* scratch,
+                             void* stream);
 
   // low_rank.h, but for its bits, and with Q as columns x rank: a launch for many matrices
   // of one shape.

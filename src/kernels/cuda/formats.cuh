@@ -4,10 +4,15 @@
 //   Code, Header      what a message holds of a value, and of a block
 //   Grid              a header, made ready for coding
 //   header_of(place, p)       by the whole warp
+//   scaled(x, factor)         their product
+//   is_quick(grid)            whether code_of<true> may be used, which leaves out what only
+//                             few blocks need; it is asked once a block
 //   code_of, value_of         one value to its code and back
 //   residual_of               what the encoding of p lost
 //   keeps_residual(header)    the block can't be encoded: its residual stays as it was
 #pragma once
+#include <cmath>
+
 #include "kernels/affine_u8.h"
 #include "kernels/cuda/warp_block.cuh"
 
@@ -32,9 +37,14 @@ struct Int8Format {
     return step_of(fminf(__int_as_float(top), kLargest), 127.0);
   }
   __device__ static Grid grid_of(Header header) { return Divisor(header); }
+  // A NaN in it makes the header NaN, and then nothing of it is kept.
+  __device__ static float scaled(float x, float factor) { return __fmul_rn(x, factor); }
+  __device__ static bool is_quick(const Grid& scale) { return scale.is_quick(); }
+  template <bool kQuick>
   __device__ static Code code_of(float p, const Grid& scale) {
-    if (!(scale.by > 0.0f)) return 0;
-    return static_cast<Code>(__float_as_int(round_within<-127, 127>(scale.divide(p))));
+    if (!kQuick && !(scale.by > 0.0f)) return 0;
+    return static_cast<Code>(
+        __float_as_int(round_within<-127, 127>(scale.divide<kQuick>(p))));
   }
   __device__ static float value_of(Code code, const Grid& scale) {
     return __fmul_rn(static_cast<float>(static_cast<std::int8_t>(code)), scale.by);
@@ -45,18 +55,30 @@ struct Int8Format {
   __device__ static bool keeps_residual(Header header) { return isnan(header); }
 };
 
-// Floats as integers of the same order; NaN and Inf lie at the two ends.
+// The ends of some values; NaN if one is NaN. The sign of a zero is not kept.
+struct Ends {
+  float least = INFINITY;
+  float most = -INFINITY;
+
+  __device__ void add(float p) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(least) : "f"(p));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(p));
+  }
+};
+
+// Ends as integers of the same order; NaN lies at the upper one.
 struct Range {
   int least = 0x7fffffff;
   int most = -0x7fffffff - 1;
 
+  Range() = default;
+  __device__ Range(int least, int most) : least(least), most(most) {}
+  __device__ explicit Range(const Ends& ends)
+      : least(flip_if_negative(__float_as_int(ends.least))),
+        most(flip_if_negative(__float_as_int(ends.most))) {}
+
   __device__ static int flip_if_negative(int bits) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
-  }
-  __device__ void add(float p) {
-    const int key = flip_if_negative(__float_as_int(p));
-    least = min(least, key);
-    most = max(most, key);
   }
   __device__ Range of_warp() const {
     return {__reduce_min_sync(kAllLanes, least), __reduce_max_sync(kAllLanes, most)};
@@ -91,11 +113,11 @@ struct AffineFormat {
   };
 
   __device__ static Header header_of(const Place<kValues>& place, const float (&p)[kPer]) {
-    Range range;
+    Ends ends;
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
-      if (place.full() || place.has(i)) range.add(p[i]);
-    return range.of_warp().header();
+      if (place.full() || place.has(i)) ends.add(p[i]);
+    return Range(ends).of_warp().header();
   }
   __device__ static Grid grid_of(Header header) {
     const bool wide = header.scale > 0x1p100f;
@@ -103,11 +125,16 @@ struct AffineFormat {
     return {Divisor(__fmul_rn(header.scale, shrink)), __fmul_rn(header.low, shrink), shrink,
             wide ? 2.0f : 1.0f};
   }
+  __device__ static float scaled(float x, float factor) { return __fmul_rn(x, factor); }
+  __device__ static bool is_quick(const Grid& grid) {
+    return grid.scale.is_quick() && grid.shrink == 1.0f;
+  }
+  template <bool kQuick>
   __device__ static Code code_of(float p, const Grid& grid) {
-    if (!(grid.scale.by > 0.0f)) return 0;
-    const float above = __fsub_rn(__fmul_rn(p, grid.shrink), grid.low);
+    if (!kQuick && !(grid.scale.by > 0.0f)) return 0;
+    const float above = __fsub_rn(kQuick ? p : __fmul_rn(p, grid.shrink), grid.low);
     return static_cast<Code>(
-        __float_as_int(round_within<0, 255>(grid.scale.divide(above))));
+        __float_as_int(round_within<0, 255>(grid.scale.divide<kQuick>(above))));
   }
   __device__ static float value_of(Code code, const Grid& grid) {
     const float above = __fmul_rn(static_cast<float>(code), grid.scale.by);
@@ -134,6 +161,12 @@ struct Bf16Format {
     return {};
   }
   __device__ static Grid grid_of(Header) { return {}; }
+  // A NaN keeps its sign and payload, as it does on the CPU.
+  __device__ static float scaled(float x, float factor) {
+    return isnan(x) ? __int_as_float(__float_as_int(x) | 0x00400000) : __fmul_rn(x, factor);
+  }
+  __device__ static bool is_quick(Grid) { return true; }
+  template <bool>
   __device__ static Code code_of(float p, Grid) {
     const unsigned bits = __float_as_uint(p);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;  // quiet
@@ -145,6 +178,7 @@ struct Bf16Format {
 };
 
 struct Fp16Format : Bf16Format {
+  template <bool>
   __device__ static Code code_of(float p, Grid) {
     const unsigned bits = __float_as_uint(p);
     const unsigned magnitude = bits & 0x7fffffffu;

@@ -57,7 +57,8 @@ __device__ inline float encode_int4(const Int4Place& place, const float (&p)[kIn
   unsigned word = 0;
 #pragma unroll
   for (int i = 0; i < kInt4Per; ++i) {
-    const float rounded = step > 0.0f ? round_within<-7, 7>(scale.divide(y[i])) : kRounder;
+    const float rounded =
+        step > 0.0f ? round_within<-7, 7>(scale.divide<false>(y[i])) : kRounder;
     word |= (static_cast<unsigned>(__float_as_int(rounded)) & 15u) << (8 * i);
     y[i] = __fsub_rn(rounded, kRounder);
   }
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kResidual) load<kAligned>(place, residual, lost);
 #pragma unroll
   for (int i = 0; i < kInt4Per; ++i) {
-    p[i] = scaled(p[i], factor);
+    p[i] = __fmul_rn(p[i], factor);
     if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
   }
   const float step = encode_int4<kResidual>(place, p, codes, lost);

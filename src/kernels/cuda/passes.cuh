@@ -1,5 +1,7 @@
 // The passes over memory, for every format: encode, decode, and the owner's reduction.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/formats.cuh"
 
@@ -16,6 +18,23 @@ __device__ inline Header get(const Header* headers, std::size_t block) {
 }
 __device__ inline NoHeader get(const NoHeader*, std::size_t) { return {}; }
 
+// p's codes. Where kLosing, `lost` becomes what they lose.
+template <class Format, bool kLosing>
+__device__ inline void encode_values(const float (&p)[Format::kPer],
+                                     const typename Format::Grid& grid,
+                                     typename Format::Code (&out)[Format::kPer],
+                                     float (&lost)[Format::kPer]) {
+  const auto encode = [&](auto quick) {
+#pragma unroll
+    for (int i = 0; i < Format::kPer; ++i) {
+      out[i] = Format::template code_of<decltype(quick)::value>(p[i], grid);
+      if constexpr (kLosing)
+        lost[i] = Format::residual_of(p[i], Format::value_of(out[i], grid), grid);
+    }
+  };
+  Format::is_quick(grid) ? encode(std::true_type()) : encode(std::false_type());
+}
+
 // p = src * factor + residual
 template <class Format, bool kResidual, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
@@ -29,18 +48,12 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kResidual) load<kAligned>(place, residual, lost);
 #pragma unroll
   for (int i = 0; i < Format::kPer; ++i) {
-    p[i] = scaled(p[i], factor);
+    p[i] = Format::scaled(p[i], factor);
     if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
   }
   const auto header = Format::header_of(place, p);
-  const auto grid = Format::grid_of(header);
   typename Format::Code out[Format::kPer];
-#pragma unroll
-  for (int i = 0; i < Format::kPer; ++i) {
-    out[i] = Format::code_of(p[i], grid);
-    if constexpr (kResidual)
-      lost[i] = Format::residual_of(p[i], Format::value_of(out[i], grid), grid);
-  }
+  encode_values<Format, kResidual>(p, Format::grid_of(header), out, lost);
   if (place.lane == 0) put(headers, place.block, header);
   store<kAligned>(place, out, codes);
   if constexpr (kResidual) {
@@ -68,53 +81,91 @@ __global__ void __launch_bounds__(kThreads)
   store<kAligned>(place, out, dst);
 }
 
-template <class Format, bool kResidual, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    reduce_pass(Messages messages, Reduction reduction) {
+// sum += the messages' values, in order. Codes of several are loaded before any is added.
+// kWhole: a message has one header for all blocks.
+template <class Format, bool kWhole, bool kAligned>
+__device__ inline void add_messages(const Place<Format::kValues>& place,
+                                    const Messages& messages, float (&sum)[Format::kPer]) {
   using Header = typename Format::Header;
   using Code = typename Format::Code;
-  const Place<Format::kValues> place(reduction.size);
-  if (place.count <= 0) return;
-  float p[Format::kPer], lost[Format::kPer];
+  constexpr int kAtOnce = 3;
+  for (int first = 0; first < messages.count; first += kAtOnce) {
+    FourWord<Code> in[kAtOnce][Format::kPer / 4];
+    Header headers[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k >= messages.count) break;
+      const std::uint8_t* message = messages.first + (first + k) * messages.stride;
+      load_words<Code, kAligned>(
+          place, reinterpret_cast<const Code*>(message + messages.codes_at), in[k]);
+      headers[k] = get(reinterpret_cast<const Header*>(message), kWhole ? 0 : place.block);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k >= messages.count) break;
+      const auto grid = Format::grid_of(headers[k]);
+#pragma unroll
+      for (int i = 0; i < Format::kPer; ++i)
+        sum[i] = __fadd_rn(sum[i], Format::value_of(code_in<Code>(in[k], i), grid));
+    }
+  }
+}
+
+// p = sum * (1 / divisor) + residual / divisor, of which `lost` keeps the second part.
+template <class Format, bool kWhole, bool kResidual, bool kAligned>
+__device__ inline void owners_mean(const Place<Format::kValues>& place,
+                                   const Messages& messages, const Reduction& reduction,
+                                   float (&p)[Format::kPer], float (&lost)[Format::kPer]) {
   load<kAligned>(place, reduction.own, p);
   if constexpr (kResidual)
     load<kAligned>(place, static_cast<const float*>(reduction.residual), lost);
-  for (int rank = 0; rank < messages.count; ++rank) {
-    const std::uint8_t* message = messages.first + rank * messages.stride;
-    Code in[Format::kPer];
-    load<kAligned>(place, reinterpret_cast<const Code*>(message + messages.codes_at), in);
-    const auto grid =
-        Format::grid_of(get(reinterpret_cast<const Header*>(message), place.block));
-#pragma unroll
-    for (int i = 0; i < Format::kPer; ++i)
-      p[i] = __fadd_rn(p[i], Format::value_of(in[i], grid));
-  }
+  add_messages<Format, kWhole, kAligned>(place, messages, p);
   const auto divisor = static_cast<float>(reduction.divisor);
   const auto factor = static_cast<float>(1.0 / reduction.divisor);
+  // Then a product is rounded as the quotient is.
+  const bool power_of_two = (reduction.divisor & (reduction.divisor - 1)) == 0;
 #pragma unroll
   for (int i = 0; i < Format::kPer; ++i) {
     p[i] = __fmul_rn(p[i], factor);
     if constexpr (kResidual) {
-      lost[i] = __fdiv_rn(lost[i], divisor);
+      lost[i] = power_of_two ? __fmul_rn(lost[i], factor) : __fdiv_rn(lost[i], divisor);
       p[i] = __fadd_rn(p[i], lost[i]);
     }
   }
-  const auto header = Format::header_of(place, p);
-  const auto grid = Format::grid_of(header);
-  bool keep = false;
-  if constexpr (kResidual) keep = Format::keeps_residual(header);
-  Code out[Format::kPer];
+}
+
+// Codes of p; what they lose is kept.
+template <class Format, bool kResidual, bool kAligned>
+__device__ inline void encode_mean(const Place<Format::kValues>& place,
+                                   const typename Format::Header& header,
+                                   const Reduction& reduction,
+                                   const float (&p)[Format::kPer],
+                                   float (&lost)[Format::kPer]) {
+  typename Format::Code out[Format::kPer];
+  float left[Format::kPer];
+  encode_values<Format, kResidual>(p, Format::grid_of(header), out, left);
+  if constexpr (kResidual) {
+    const auto divisor = static_cast<float>(reduction.divisor);
+    const bool keep = Format::keeps_residual(header);
 #pragma unroll
-  for (int i = 0; i < Format::kPer; ++i) {
-    out[i] = Format::code_of(p[i], grid);
-    if constexpr (kResidual) {
-      if (!keep) lost[i] = Format::residual_of(p[i], Format::value_of(out[i], grid), grid);
-      lost[i] = __fmul_rn(lost[i], divisor);
-    }
+    for (int i = 0; i < Format::kPer; ++i)
+      lost[i] = __fmul_rn(keep ? lost[i] : left[i], divisor);
   }
-  if (place.lane == 0) put(static_cast<Header*>(reduction.headers), place.block, header);
-  store<kAligned>(place, out, static_cast<Code*>(reduction.codes));
+  store<kAligned>(place, out, static_cast<typename Format::Code*>(reduction.codes));
   if constexpr (kResidual) store<kAligned>(place, lost, reduction.residual);
+}
+
+template <class Format, bool kResidual, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    reduce_pass(Messages messages, Reduction reduction) {
+  using Header = typename Format::Header;
+  const Place<Format::kValues> place(reduction.size);
+  if (place.count <= 0) return;
+  float p[Format::kPer], lost[Format::kPer];
+  owners_mean<Format, false, kResidual, kAligned>(place, messages, reduction, p, lost);
+  const Header header = Format::header_of(place, p);
+  if (place.lane == 0) put(static_cast<Header*>(reduction.headers), place.block, header);
+  encode_mean<Format, kResidual, kAligned>(place, header, reduction, p, lost);
 }
 
 // ---- launchers --------------------------------------------------------------------------
@@ -148,13 +199,17 @@ int decode(const typename Format::Header* headers, const typename Format::Code* 
 }
 
 template <class Format>
-int reduce(Messages messages, Reduction reduction, void* stream) {
+bool aligned_to_words(const Messages& messages, const Reduction& reduction) {
   constexpr std::size_t four_codes = 4 * sizeof(typename Format::Code);
-  const bool aligned = aligned_to(16, reduction.own) &&
-                       aligned_to(16, reduction.residual) &&
-                       aligned_to(four_codes, reduction.codes) &&
-                       aligned_to(four_codes, messages.first + messages.codes_at) &&
-                       messages.stride % four_codes == 0;
+  return aligned_to(16, reduction.own) && aligned_to(16, reduction.residual) &&
+         aligned_to(four_codes, reduction.codes) &&
+         aligned_to(four_codes, messages.first + messages.codes_at) &&
+         messages.stride % four_codes == 0;
+}
+
+template <class Format>
+int reduce(Messages messages, Reduction reduction, void* stream) {
+  const bool aligned = aligned_to_words<Format>(messages, reduction);
   auto kernel =
       aligned ? reduce_pass<Format, false, true> : reduce_pass<Format, false, false>;
   if constexpr (Format::kFeedback) {

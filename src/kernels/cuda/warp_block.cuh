@@ -39,11 +39,6 @@ __device__ inline float round_within(float t) {
   return __int_as_float(max(min(bits, zero + kMost), zero + kLeast));
 }
 
-// x * factor. A NaN keeps its sign and payload, as it does on the CPU.
-__device__ inline float scaled(float x, float factor) {
-  return isnan(x) ? __int_as_float(__float_as_int(x) | 0x00400000) : __fmul_rn(x, factor);
-}
-
 // Divides many values by one, rounded as a division is. With the rounded reciprocal, two
 // corrections are enough (Markstein 1990) wherever none of the steps underflows: then a
 // quotient costs five instructions.
@@ -53,8 +48,11 @@ struct Divisor {
   __device__ explicit Divisor(float by) : by(by) {
     reciprocal = by >= 0x1p-90f && by <= 0x1p100f ? __frcp_rn(by) : 0.0f;
   }
+  // Whether divide<true>() may be used, which knows nothing but those corrections.
+  __device__ bool is_quick() const { return reciprocal != 0.0f; }
+  template <bool kQuick>
   __device__ float divide(float x) const {
-    if (reciprocal == 0.0f) return __fdiv_rn(x, by);
+    if (!kQuick && !is_quick()) return __fdiv_rn(x, by);
     float quotient = __fmul_rn(x, reciprocal);
     quotient = __fmaf_rn(__fmaf_rn(-by, quotient, x), reciprocal, quotient);
     return __fmaf_rn(__fmaf_rn(-by, quotient, x), reciprocal, quotient);
@@ -131,24 +129,44 @@ struct FourCodes<std::uint16_t> {
   using Word = unsigned long long;
 };
 
+template <class Code>
+using FourWord = typename FourCodes<Code>::Word;
+
+// The i-th of a lane's codes.
+template <class Code, int kWords>
+__device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
+  return static_cast<Code>(words[i / 4] >> (8 * sizeof(Code) * (i % 4)));
+}
+
+// Reads a lane's codes, four in a word; those that are not there become 0.
+template <class Code, bool kAligned, int kValues, int kWords = kValues / kLanes / 4>
+__device__ inline void load_words(const Place<kValues>& place, const Code* from,
+                                  FourWord<Code> (&to)[kWords]) {
+  using Word = FourWord<Code>;
+  const bool whole = kAligned && place.full();
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    if (whole) {
+      to[k] = __ldcs(reinterpret_cast<const Word*>(from + place.at + place.index(4 * k)));
+      continue;
+    }
+    to[k] = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (place.has(4 * k + j))
+        to[k] |= static_cast<Word>(from[place.at + place.index(4 * k + j)])
+                 << (8 * sizeof(Code) * j);
+    }
+  }
+}
+
 template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>
 __device__ inline void load(const Place<kValues>& place, const Code* from,
                             Code (&to)[kPer]) {
-  using Word = typename FourCodes<Code>::Word;
-  if (kAligned && place.full()) {
+  FourWord<Code> words[kPer / 4];
+  load_words<Code, kAligned>(place, from, words);
 #pragma unroll
-    for (int i = 0; i < kPer; i += 4) {
-      const Word word =
-          __ldcs(reinterpret_cast<const Word*>(from + place.at + place.index(i)));
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        to[i + j] = static_cast<Code>(word >> (8 * sizeof(Code) * j));
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kPer; ++i)
-    to[i] = place.has(i) ? from[place.at + place.index(i)] : Code{0};
+  for (int i = 0; i < kPer; ++i) to[i] = code_in<Code>(words, i);
 }
 
 template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>

@@ -70,7 +70,7 @@ void share_gpus(const WorkerOptions& options, int rank) {
   if (options.device != "cuda" || options.link) return;
   // Under MPS a process has so few queues to the GPU that streams wait for each other. 32
   // for each of four processes are more than an H200 has. CUDA reads it when it starts.
-  if (options.workers <= 2) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", options.workers <= 2 ? "32" : "8", /*overwrite=*/0);
   if (cuda_device_names().size() >= static_cast<size_t>(options.workers)) return;
   setenv("NCCL_HOSTID", ("host" + std::to_string(rank)).c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);

@@ -37,9 +37,11 @@ struct DemoOptions {
   std::uint64_t seed = 1;
   std::vector<std::string> hooks;  // empty: all
   std::string link = "100mbit";
+  std::string device = "cpu";
   std::string out = "out/demo";
   std::string json;
 
+  bool on_cpu() const { return device == "cpu"; }
   DemoTraining training() const {
     return {.steps = steps > 0 ? steps : kDefaultSteps,
             .batch = batch,
@@ -83,7 +85,8 @@ void set_up(RunRecord& record, const DemoOptions& options, const std::string& co
   record.title = "One network, every hook";
   record.command = command;
   std::vector<std::pair<std::string, std::string>> setup{
-      {"ranks", std::to_string(options.workers) + " processes, Gloo"},
+      {"ranks", std::to_string(options.workers) + " processes, " +
+                    (options.on_cpu() ? "Gloo" : "on GPUs")},
       {"steps", std::to_string(training.steps)},
       {"batch", std::to_string(training.batch) + " digits a rank"},
       {"learning rate", readable(training.learning_rate)},
@@ -97,7 +100,7 @@ void set_up(RunRecord& record, const DemoOptions& options, const std::string& co
 // Adds what the link shows, or says why it can't.
 void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
               const std::vector<std::string>& hooks) {
-  if (options.link == kOff) return;
+  if (options.link == kOff || !options.on_cpu()) return;
   const double rate = parse_rate(options.link, "--link");
   std::string missing =
       options.workers > 1 ? ShapedLink::missing() : "one rank sends nothing";
@@ -139,7 +142,9 @@ int demo(const DemoOptions& options, const std::string& command) {
                 (options.workers > 1 ? " ranks train" : " rank trains") +
                 " one network on handwritten digits under " + std::to_string(hooks.size()) +
                 (hooks.size() > 1 ? " hooks in turns:" : " hook:"));
-  RunRecord record = train_side_by_side({.workers = options.workers, .backend = "gloo"},
+  RunRecord record = train_side_by_side({.workers = options.workers,
+                                         .backend = options.on_cpu() ? "gloo" : "auto",
+                                         .device = options.device},
                                         hooks, options.training());
   set_up(record, options, command);
   add_link(terminal, record, options, hooks);
@@ -183,6 +188,7 @@ std::string typed(const DemoOptions& options) {
   if (options.seed != DemoOptions().seed) text += " --seed " + std::to_string(options.seed);
   for (const std::string& hook : options.hooks) text += " --hook " + hook;
   if (options.link != DemoOptions().link) text += " --link " + options.link;
+  if (!options.on_cpu()) text += " --device " + options.device;
   return text;
 }
 
@@ -216,6 +222,8 @@ void add_demo(CLI::App& app, int& exit_code) {
       ->add_option("--link", options->link,
                    "as root, some hooks over a link of this rate too, or off")
       ->capture_default_str();
+  add_device_option(*command, options->device,
+                    "cpu, or cuda: a GPU a process, shared where there are fewer; no link");
   command->add_option("--out", options->out, "folder for report, metrics and trace")
       ->check(not_empty())
       ->capture_default_str();

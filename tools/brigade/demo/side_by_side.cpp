@@ -14,9 +14,9 @@ namespace brigade::tool {
 namespace {
 
 // What the first steps of a process cost belongs to no hook.
-void warm_up(const ProcessGroup& group, const TrainData& data, DemoTraining training) {
+void warm_up(const Worker& worker, const TrainData& data, DemoTraining training) {
   training.steps = 4;
-  DigitTraining some(group, data, "allreduce", training);
+  DigitTraining some(worker, data, "allreduce", training);
   some.advance([] {});
 }
 
@@ -30,14 +30,14 @@ std::vector<std::pair<std::string, std::string>> setup_of(const TrainData& data)
 }
 
 // In a worker.
-RunRecord train_all(const ProcessGroup& group, const TrainData& data,
+RunRecord train_all(const Worker& worker, const TrainData& data,
                     const std::vector<std::string>& hooks, const DemoTraining& training,
                     const std::string& link) {
-  warm_up(group, data, training);
-  Board board(group.rank() == 0, training.steps);
+  warm_up(worker, data, training);
+  Board board(worker.group.rank() == 0, training.steps);
   std::vector<std::unique_ptr<DigitTraining>> all;
   for (const std::string& spec : hooks) {
-    all.push_back(std::make_unique<DigitTraining>(group, data, spec, training));
+    all.push_back(std::make_unique<DigitTraining>(worker, data, spec, training));
     board.set(all.size() - 1, all.back()->series());
   }
   for (bool more = true; more;) {
@@ -68,7 +68,7 @@ RunRecord train_side_by_side(const WorkerOptions& workers,
   const std::string link = workers.link ? workers.link->rate() : "";
   const Answers answers;
   run_workers(workers, [&](const Worker& worker) {
-    const RunRecord record = train_all(worker.group, data, hooks, training, link);
+    const RunRecord record = train_all(worker, data, hooks, training, link);
     if (worker.group.rank() == 0) answers.add(to_json(record));
   });
   return report::record_from_json(answers.all().at(0));

@@ -73,25 +73,27 @@ std::string demo_network() {
 
 class DigitTraining::Trainer {
  public:
-  Trainer(const ProcessGroup& group, const TrainData& data, const std::string& spec,
+  Trainer(const Worker& worker, const TrainData& data, const std::string& spec,
           const DemoTraining& training)
-      : group_(group),
-        batches_(data, /*context=*/0, at::kCPU),
+      : group_(worker.group),
+        device_(worker.device),
+        batches_(data, /*context=*/0, worker.device),
         test_(all_for_test(batches_)),
-        sampler_(static_cast<std::size_t>(batches_.train_size()), group,
+        sampler_(static_cast<std::size_t>(batches_.train_size()), group_,
                  {.seed = training.seed}),
         batch_(static_cast<std::size_t>(training.batch)),
         learning_rate_(training.learning_rate) {
     torch::manual_seed(training.seed);
     net_ = DigitNet();
+    net_->to(device_);
     // Small buckets, so that several are on their way at once even in a small network.
     ddp_ = DistributedDataParallel<DigitNetImpl>(
-        net_, group, {.bucket_cap_mb = 0.1, .gradient_as_bucket_view = true});
+        net_, group_, {.bucket_cap_mb = 0.1, .gradient_as_bucket_view = true});
     ddp_->set_hook(make_hook(spec));
     optimizer_ = std::make_unique<torch::optim::AdamW>(
         ddp_->parameters(), torch::optim::AdamWOptions(training.learning_rate));
-    timeline_.emplace(group, ddp_->core());
-    group.barrier();
+    timeline_.emplace(group_, ddp_->core());
+    group_.barrier();
   }
 
   // `left` of `steps` are still to come, this one included.
@@ -108,6 +110,7 @@ class DigitTraining::Trainer {
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups()[0].options())
         .lr(learning_rate_ * left / steps);
     optimizer_->step();
+    const double loss_now = loss.item<double>();  // a device has done the step by then
     const auto end = Clock::now();
     for (const auto& [kind, from, to] :
          {std::tuple{Span::Kind::forward, begin, forward},
@@ -120,7 +123,7 @@ class DigitTraining::Trainer {
     return {.step = ++steps_,
             .seconds = seconds_,
             .step_ms = std::chrono::duration<double, std::milli>(end - begin).count(),
-            .loss = loss.item<double>(),
+            .loss = loss_now,
             .accuracy = std::nullopt,
             .bytes_sent = stats.total.bytes_sent,
             .overlap = stats.last_step.overlap()};
@@ -140,6 +143,7 @@ class DigitTraining::Trainer {
 
  private:
   const ProcessGroup& group_;
+  const c10::Device device_;
   BatchMaker batches_;
   Batch test_;
   DistributedSampler sampler_;
@@ -153,11 +157,11 @@ class DigitTraining::Trainer {
   double seconds_ = 0;
 };
 
-DigitTraining::DigitTraining(const ProcessGroup& group, const TrainData& data,
+DigitTraining::DigitTraining(const Worker& worker, const TrainData& data,
                              const std::string& spec, const DemoTraining& training)
-    : group_(group),
+    : group_(worker.group),
       steps_(training.steps),
-      trainer_(std::make_unique<Trainer>(group, data, spec, training)) {
+      trainer_(std::make_unique<Trainer>(worker, data, spec, training)) {
   series_.hook = spec;
   series_.takes_mean = tolerance_of(spec) >= 0;
 }

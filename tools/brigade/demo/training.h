@@ -7,6 +7,7 @@
 
 #include "brigade/process_group.h"
 #include "common/records.h"
+#include "common/workers.h"
 #include "train/data/data.h"
 
 namespace brigade::tool {
@@ -25,8 +26,8 @@ std::string demo_network();  // in words
 // same load of the machine.
 class DigitTraining {
  public:
-  // Collective, like all that follows. `group` and `data` must outlive it.
-  DigitTraining(const ProcessGroup& group, const TrainData& data, const std::string& spec,
+  // Collective, like all that follows. `worker` and `data` must outlive it.
+  DigitTraining(const Worker& worker, const TrainData& data, const std::string& spec,
                 const DemoTraining& training);
   ~DigitTraining();
   DigitTraining(const DigitTraining&) = delete;
