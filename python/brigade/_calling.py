@@ -192,26 +192,11 @@ def _attach(model: DistributedDataParallel) -> Attachment:
     return Attachment()
 
 
-_here = threading.local()
-
-
-def _guarded(function: CommHook, model: DistributedDataParallel) -> CommHook:
-    """The function; while it runs, its thread is known to be inside of the model's hook."""
-    number = id(model)  # no reference: the model holds the function
-
-    def run(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        before, _here.model = getattr(_here, "model", None), number
-        try:
-            return function(state, bucket)
-        finally:
-            _here.model = before
-
-    return run
-
-
 def _refuse_in_hook(model: torch.nn.Module, inputs: Any) -> None:
     """The Reducer holds a lock while a Python hook runs: a training pass inside of it would wait for ever."""
-    if getattr(_here, "model", None) == id(model) and torch.is_grad_enabled():
+    assert isinstance(model, DistributedDataParallel)
+    found = attachment_of(model)
+    if found is not None and torch.is_grad_enabled() and found.slot.runs_here():
         raise _native.Error("the model was called by its own hook, in its backward pass; a hook computes with its bucket, and may "
                             "use the model under torch.no_grad() only")
 
@@ -231,7 +216,7 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
         if found.without_gradients:
             raise _native.ConfigError(f"'{title}' is a Python hook, and this model had an optimizer in the backward pass: its "
                                       "Reducer gives no gradients to Python any more. Wrap the module anew")
-        found.slot.put_python(state, _guarded(function, model), title)
+        found.slot.put_python(state, function, title)
         found.group, found.hook = None, function
         word = f"the Python function {title}"
     else:

@@ -74,9 +74,9 @@ void FutureLimit::close() {
   if (shared_->thread.joinable()) shared_->thread.join();
 }
 
-FuturePtr FutureLimit::watch(const FuturePtr& future, std::chrono::milliseconds limit,
-                             std::string late) {
-  FuturePtr given = future->createInstance(future->elementType());
+FuturePtr FutureLimit::watch(const FuturePtr& future, Parse parse,
+                             std::chrono::milliseconds limit, std::string late) {
+  FuturePtr given = future->createInstance(c10::TensorType::get());
   uint64_t number = 0;
   {
     std::lock_guard lock(shared_->mutex);
@@ -87,15 +87,19 @@ FuturePtr FutureLimit::watch(const FuturePtr& future, std::chrono::milliseconds 
     if (!shared_->thread.joinable())
       shared_->thread = std::thread([shared = shared_.get()] { shared->run(); });
   }
-  future->addCallback([shared = shared_, number](c10::ivalue::Future& done) {
-    const auto watched = shared->take(number);
-    if (!watched) return;  // it is late
-    if (done.hasError()) {
-      watched->given->setError(done.exception_ptr());
-    } else {
-      watched->given->markCompleted(done.value(), done.storages());
-    }
-  });
+  future->addCallback(
+      [shared = shared_, number, parse = std::move(parse)](c10::ivalue::Future& done) {
+        const auto watched = shared->take(number);
+        if (!watched) return;  // it is late
+        if (done.hasError()) return watched->given->setError(done.exception_ptr());
+        at::Tensor result;
+        try {
+          result = parse(done.value());
+        } catch (...) {
+          return watched->given->setError(for_backward(std::current_exception()));
+        }
+        watched->given->markCompleted(result, done.storages());
+      });
   return given;
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,9 +20,11 @@ class FutureLimit : public Closeable {
  public:
   FutureLimit();
   ~FutureLimit() override;
-  // A future that completes as `future` does, or, once `limit` has passed, with a HookError
-  // of that text.
-  FuturePtr watch(const FuturePtr& future, std::chrono::milliseconds limit,
+  // Gives the tensor of a future's value; what it throws is the future's error.
+  using Parse = std::function<at::Tensor(const c10::IValue& value)>;
+  // A future of a tensor that completes as `future` does, or, once `limit` has passed, with
+  // a HookError of that text.
+  FuturePtr watch(const FuturePtr& future, Parse parse, std::chrono::milliseconds limit,
                   std::string late);
   void close() override;
 

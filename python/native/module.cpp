@@ -201,6 +201,7 @@ void bind_reduction(py::module_& m) {
              py::gil_scoped_release unlocked;
              slot.put(std::move(other), std::move(name));
            })
+      .def("runs_here", &HookSlot::runs_here)
       .def("announce", &HookSlot::announce, NoGil())
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {

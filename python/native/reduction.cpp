@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "backward_error.h"
+#include "base/exception_text.h"
+#include "engine/bucket_run.h"
 #include "future_limit.h"
 #include "torch_port/reducer.h"
 
@@ -283,6 +285,20 @@ void HookSlot::confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
 
 namespace {
 
+// Whose Python function runs on this thread now.
+thread_local const HookSlot* slot_at_work = nullptr;
+
+class AtWork {
+ public:
+  explicit AtWork(const HookSlot& slot) : before_(std::exchange(slot_at_work, &slot)) {}
+  ~AtWork() { slot_at_work = before_; }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+
+ private:
+  const HookSlot* const before_;
+};
+
 // Inside of join() the Reducer's own all-reduce may divide by fewer ranks than there are;
 // so does the plain mean that stands in for it.
 void scale_in_join(const Hook& hook, c10d::GradBucket& bucket, c10d::Reducer& reducer) {
@@ -313,21 +329,41 @@ FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
 FuturePtr HookSlot::run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   Group& group = *torch_port::group_of(reducer);
   const auto limit = timeout_of(group);
+  const auto hook = other();
   std::shared_ptr<FutureLimit> futures;
-  std::string late;
+  std::string place;
   {
     std::lock_guard lock(mutex_);
     futures = limit_;
-    late = c10::str("rank ", group.getRank(), ": hook '", name_of_other_, "', bucket ",
-                    bucket.getIndex(),
-                    ": its future is not complete within the time limit of ", limit.count(),
-                    " ms");
+    place = c10::str("rank ", group.getRank(), ": hook '", name_of_other_, "', bucket ",
+                     bucket.getIndex(), ": ");
   }
-  return futures->watch(other()->runHook(bucket), limit + kFutureSlack, std::move(late));
+  auto parse = [hook, place, buffer = bucket.getBuffer()](const c10::IValue& value) {
+    try {
+      at::Tensor result = hook->parseHookResult(value);
+      engine::check_result(result, buffer);
+      return result;
+    } catch (const std::exception& error) {
+      throw HookError(place + base::report_of(error));
+    }
+  };
+  std::string late = c10::str(place, "its future is not complete within the time limit of ",
+                              limit.count(), " ms");
+  const AtWork at_work(*this);
+  return futures->watch(hook->runHook(bucket), std::move(parse), limit + kFutureSlack,
+                        std::move(late));
+}
+
+bool HookSlot::runs_here() const {
+  if (slot_at_work == this) return true;
+  const auto current = reduction();
+  const auto engine = current ? current->engine() : nullptr;
+  return engine && engine::runs_hook_here(*engine);
 }
 
 at::Tensor HookSlot::result_of(const c10::IValue& value) {
-  if (auto current = other()) return current->parseHookResult(value);
+  // A Python function's, once no thread watches its futures any more.
+  if (!value.isTensor()) return other()->parseHookResult(value);
   return value.toTensor();
 }
 
@@ -341,7 +377,30 @@ std::chrono::milliseconds timeout_of(Group& group) {
   return kBackendDefaultTimeout;
 }
 
+namespace {
+
+// The Reducer holds a lock while a Python function runs, so that it would wait for itself;
+// and it would take gradients that any hook computes for those of the pass.
+void refuse_backward_in_hook(c10d::Reducer& reducer,
+                             const std::shared_ptr<HookSlot>& slot) {
+  const auto check = [weak = std::weak_ptr(slot)] {
+    const auto locked = weak.lock();
+    if (!locked || !locked->runs_here()) return;
+    std::rethrow_exception(for_backward(std::make_exception_ptr(Error(
+        "backward: called by the hook of this very model, in its backward pass, for "
+        "gradients of the model's own parameters; a hook computes with its bucket"))));
+  };
+  for (const auto& bucket : torch_port::buckets_of(reducer)) {
+    for (const at::Tensor& parameter : bucket)
+      torch_port::guard_accumulator(*torch::autograd::impl::grad_accumulator(parameter),
+                                    check);
+  }
+}
+
+}  // namespace
+
 void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
+  refuse_backward_in_hook(reducer, slot);
   engine::BridgeCalls calls;
   calls.before = [slot](const c10d::GradBucket&) {
     slot->gradient_drop->at_end_of_backward();

@@ -115,6 +115,8 @@ class HookSlot {
       std::make_shared<engine::GradientDrop>();
 
   FuturePtr run(c10d::GradBucket& bucket, c10d::Reducer& reducer);
+  // Whether the caller is the hook that is in here, at work.
+  bool runs_here() const;
   at::Tensor result_of(const c10::IValue& value);
 
  private:

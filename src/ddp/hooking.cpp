@@ -1,5 +1,4 @@
 // How a hook comes to the Reducer.
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -11,23 +10,6 @@
 #include "torch_port/reducer.h"
 
 namespace brigade {
-namespace {
-
-// Called before an accumulator runs.
-class Guard : public torch::autograd::FunctionPreHook {
- public:
-  explicit Guard(std::function<void()> check) : check_(std::move(check)) {}
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& gradients) override {
-    check_();
-    return gradients;
-  }
-
- private:
-  const std::function<void()> check_;
-};
-
-}  // namespace
 
 void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
@@ -77,7 +59,7 @@ void DdpCore::State::guard_accumulators() {
     auto& known = guarded[parameter.unsafeGetTensorImpl()];
     if (known == accumulator) continue;
     known = accumulator;
-    accumulator->add_pre_hook(std::make_unique<Guard>(check));
+    torch_port::guard_accumulator(*accumulator, check);
   }
 }
 

@@ -37,6 +37,8 @@ class Running {
   const Engine* const before_;
 };
 
+}  // namespace
+
 void check_result(const at::Tensor& result, const at::Tensor& buffer) {
   if (!result.defined()) throw Error("the hook gave back no tensor");
   if (result.dtype() == buffer.dtype() && result.device() == buffer.device() &&
@@ -50,8 +52,6 @@ void check_result(const at::Tensor& result, const at::Tensor& buffer) {
   throw Error("the hook gave back " + text(result) + ", but the bucket has " +
               text(buffer));
 }
-
-}  // namespace
 
 bool runs_hook_here(const Engine& engine) { return running_here == &engine; }
 

@@ -26,6 +26,8 @@ int64_t payload_bytes(const at::Tensor& tensor);
 using Clock = std::chrono::steady_clock;
 // For errors.
 std::string describe_bucket(const Hook& hook, int64_t index, int64_t step);
+// Throws unless a hook's result can stand for the gradients in the buffer.
+void check_result(const at::Tensor& result, const at::Tensor& buffer);
 // Whether the caller is a hook that this engine runs.
 bool runs_hook_here(const Engine& engine);
 

@@ -111,27 +111,30 @@ class Exchange {
   int64_t mark_of(int rank) const { return has_bits() ? int64_t{1} << rank : 1; }
   int64_t all_marks() const { return has_bits() ? mark_of(state_.size) - 1 : state_.size; }
 
+  // On rank 0. Where all have read, the last of them has not cleaned up: one of the others.
   std::string without_mark() {
     if (!has_bits()) return "a rank";
     const int64_t marks = store_.add(key("read"), 0);
-    if ((marks & mark_of(state_.rank)) == 0) return "a rank";  // all have left by now
+    const bool all_read = marks == all_marks();
     std::vector<int> missing;
-    for (int rank = 0; rank < state_.size; ++rank) {
-      if ((marks & mark_of(rank)) == 0) missing.push_back(state_.world_ranks[rank]);
+    for (int rank = 1; rank < state_.size; ++rank) {
+      if (all_read || (marks & mark_of(rank)) == 0)
+        missing.push_back(state_.world_ranks[rank]);
     }
-    return missing.empty() ? "a rank" : name_ranks(missing);
+    return (all_read && missing.size() > 1 ? "one of " : "") + name_ranks(missing);
   }
 
-  // The last one to have read cleans up. Rank 0 waits for that.
+  // The last one to have read cleans up. Rank 0 waits for that, and removes what tells it
+  // whom it waits for.
   void leave() {
     const bool last = store_.add(key("read"), mark_of(state_.rank)) == all_marks();
     if (last) {
       for (const std::string& each : keys_) store_.deleteKey(each);
-      store_.deleteKey(key("read"));
       if (state_.rank != 0) store_.set(key("over"), std::string("1"));
     } else if (state_.rank == 0) {
       wait_for_last();
     }
+    if (state_.rank == 0) store_.deleteKey(key("read"));
   }
 
   void wait_for_last() {

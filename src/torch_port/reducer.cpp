@@ -1,6 +1,7 @@
 #include "torch_port/reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <limits>
 #include <sstream>
@@ -32,6 +33,19 @@ void delete_quietly(T* object) {
     // It reports hooks that are gone already, and the caller cannot help that.
   }
 }
+
+class AccumulatorGuard : public torch::autograd::FunctionPreHook {
+ public:
+  explicit AccumulatorGuard(std::function<void()> check) : check_(std::move(check)) {}
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    check_();
+    return gradients;
+  }
+
+ private:
+  const std::function<void()> check_;
+};
 
 }  // namespace
 
@@ -101,6 +115,10 @@ void when_reducer_is_done(std::function<void()> then) {
   auto& autograd = torch::autograd::Engine::get_default_engine();
   autograd.queue_callback(
       [&autograd, then = std::move(then)] { autograd.queue_callback(then); });
+}
+
+void guard_accumulator(torch::autograd::Node& accumulator, std::function<void()> check) {
+  accumulator.add_pre_hook(std::make_unique<AccumulatorGuard>(std::move(check)));
 }
 
 std::vector<size_t> parameters_without_gradient(const std::string& what) {

@@ -15,6 +15,9 @@ class Logger;
 class ProcessGroup;
 class Reducer;
 }  // namespace c10d
+namespace torch::autograd {
+struct Node;
+}
 
 namespace brigade::torch_port {
 
@@ -63,6 +66,10 @@ std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);
 // pass. REQUIRES: the caller is inside of that pass, and the Reducer has not seen all
 // gradients yet; both hold in a comm hook.
 void when_reducer_is_done(std::function<void()> then);
+
+// Calls `check` before the accumulator of a parameter's gradient runs, on the thread that
+// runs it. What it throws comes out of backward().
+void guard_accumulator(torch::autograd::Node& accumulator, std::function<void()> check);
 
 // The indices of parameters in the Reducer's complaint that they got no gradient. Empty if
 // `what` is another error.

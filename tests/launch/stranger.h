@@ -42,11 +42,11 @@ class Stranger {
     }
     return text;
   }
-  // Whether the other end closes the connection, within 10 s.
-  bool is_turned_away() const {
+  // Whether the other end closes the connection, within so many milliseconds.
+  bool is_turned_away(int limit = 10'000) const {
     pollfd ready{fd_, POLLIN, 0};
     char byte = 0;
-    return poll(&ready, 1, 10'000) > 0 && recv(fd_, &byte, 1, 0) <= 0;
+    return poll(&ready, 1, limit) > 0 && recv(fd_, &byte, 1, 0) <= 0;
   }
 
  private:

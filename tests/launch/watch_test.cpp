@@ -1,11 +1,15 @@
 // How a job is watched: pages that ranks write, what is said about them, and who asks.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "brigade/ddp_core.h"
@@ -123,6 +127,32 @@ TEST_F(Watched, APageHasOneWriterAndAReplacementAFreshOne) {
   EXPECT_EQ(view().ranks[1].state, RankView::State::starting);
 }
 
+TEST_F(Watched, GarbageInTheFolderIsNoJobAndHoldsNobodyUp) {
+  for (int i = 0; i < 20; ++i) step({10, NAN, 10});
+  pages_[2]->update([](RankStatus& status) { std::strcpy(status.hook, "a\n\033[2Jb"); });
+  EXPECT_EQ(view().ranks[1].compute_ms, 0);
+  EXPECT_STREQ(view().ranks[2].status.hook, "a  [2Jb");
+  const std::string page = rank_page_of(folder_.path(), 4);
+  ASSERT_EQ(unlink(page.c_str()), 0);
+  ASSERT_EQ(mkfifo(page.c_str(), 0600), 0);
+  EXPECT_EQ(view().ranks[0].state, RankView::State::starting);
+  EXPECT_THROW(RankPage{page}, Error);
+  const std::string file = folder_.path() + "/job.json";
+  JobInfo job = view().job;
+  job.command = "python -c 'one\n\033[2J'";
+  EXPECT_EQ(job_from_json(to_json(job))->command, "python -c 'one  [2J'");
+  job.workers = 2'000'000'000;
+  EXPECT_FALSE(job_from_json(to_json(job)));
+  job = {.pid = -1, .workers = 1};
+  EXPECT_FALSE(job_from_json(to_json(job)));
+  for (const char* text : {"", "[", "[]", "{\"pid\": \"x\"}", "\xff"})
+    EXPECT_FALSE(job_from_json(text)) << text;
+  ASSERT_EQ(unlink(file.c_str()), 0);
+  EXPECT_FALSE(read_job(folder_.path()));
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(read_job(folder_.path()));
+}
+
 TEST(Watching, AJobThatHasEndedIsNoneAndItsFolderGoes) {
   std::string path;
   {
@@ -186,6 +216,11 @@ class Client {
   void say(const std::string& text) const {
     ASSERT_GT(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), 0);
   }
+  // Bytes, or the end.
+  bool has_news() const {
+    pollfd ready{fd_, POLLIN, 0};
+    return poll(&ready, 1, 0) > 0;
+  }
   // All until the other side closes.
   std::string hear() const {
     std::string all;
@@ -216,12 +251,25 @@ TEST(Metrics, GarbageIsAnsweredAndTheSilentDoNotShutOthersOut) {
   EXPECT_TRUE(asked("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
   EXPECT_TRUE(asked("\x16\x03\x01\n\n").starts_with("HTTP/1.1 400"));
   EXPECT_TRUE(asked(std::string(4096, 'x')).starts_with("HTTP/1.1 431"));
-  // More than are served at once, and none of them says a word.
+  // Far more than are served at once, and none of them says a word. Those who came first
+  // have to go, and nobody waits until the others' time is up.
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<std::unique_ptr<Client>> silent;
-  for (int i = 0; i < 20; ++i) silent.push_back(std::make_unique<Client>(server));
+  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<Client>(server));
   const std::string reply = asked("GET /metrics HTTP/1.0\r\n\r\n");
   EXPECT_NE(reply.find("brigade_workers 2"), std::string::npos) << reply;
+  const bool last_is_there = !silent.back()->has_news();
+  if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(1500))
+    EXPECT_TRUE(last_is_there);
   EXPECT_EQ(silent[0]->hear(), "");
+}
+
+TEST(Metrics, ANumberThatCannotBeHadIsNotTheJobsEnd) {
+  MetricsServer server(0);
+  server.start([]() -> std::string { throw Error("no memory"); });
+  const Client client(server);
+  client.say("GET /metrics HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(client.hear().starts_with("HTTP/1.1 500"));
 }
 
 TEST(Metrics, APortThatIsTakenIsRefused) {

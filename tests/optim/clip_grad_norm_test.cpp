@@ -82,6 +82,25 @@ TEST(ClipGradNorm, MeasuredNormsNeedNoPassAndChangedGradientsAreFound) {
   });
 }
 
+struct Product : torch::nn::Module {
+  Product() { weight = register_parameter("weight", torch::ones({3})); }
+  torch::Tensor forward(const torch::Tensor& x) { return (weight * x).sum(); }
+  torch::Tensor weight;
+};
+
+// What is looked at is so small that clipping does not change it.
+TEST(ClipGradNorm, ClippedGradientsAreMeasuredAnewWhereNoSampleHasChanged) {
+  run_ranks(2, [](ProcessGroup group) {
+    DistributedDataParallel ddp(std::make_shared<Product>(), group);
+    ddp->set_hook(measure_norm(make_hook("allreduce")));
+    const float tiny = 2 * std::numeric_limits<float>::denorm_min();
+    ddp->forward(torch::tensor({tiny, 3.F, 4.F})).backward();
+    EXPECT_NEAR(clip_grad_norm(ddp, 4), 5, 1e-5);
+    ASSERT_EQ(ddp->parameters()[0].grad()[0].item<float>(), tiny);
+    EXPECT_NEAR(clip_grad_norm(ddp, 1e6), 4, 1e-5);
+  });
+}
+
 TEST(ClipGradNorm, UnusedParametersAndAccumulationAreCountedRight) {
   run_ranks(2, [](ProcessGroup group) {
     for (const bool unused : {false, true}) {

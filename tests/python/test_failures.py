@@ -137,9 +137,86 @@ def hook_calls_its_model():
     with pytest.raises(RuntimeError, match="the model was called by its own hook"):
         step(model, rows())
 
+    async def trains_too(bucket, comm):
+        with torch.enable_grad():
+            model(rows()).sum().backward()
+
+    brigade.register_hook("trains_too", lambda options: trains_too)
+    model = wrap(small_net())
+    brigade.set_hook(model, "trains_too")
+    with pytest.raises(brigade.HookError, match="the model was called by its own hook"):
+        step(model, rows())
+
 
 def test_a_python_hook_that_trains_its_own_model_is_told_so(ranks):
     ranks(2, hook_calls_its_model)
+
+
+def hook_calls_backward():
+    """Without the model's forward: through the module itself, and through a graph that was kept."""
+    told = []
+
+    def through_the_module(state, bucket):
+        with torch.enable_grad():
+            model.module(rows()).sum().backward()
+
+    def through_a_kept_graph(state, bucket):
+        try:
+            kept.backward()
+        except brigade.Error as error:
+            told.append(str(error))
+        return never("completes", bucket)
+
+    async def in_a_coroutine(bucket, comm):
+        through_the_module(None, bucket)
+
+    def somebody_elses(state, bucket):
+        with torch.enable_grad():
+            weight = torch.ones(3, requires_grad=True)
+            (2 * weight).sum().backward()
+        told.append(weight.grad.tolist())
+        return never("completes", bucket)
+
+    brigade.register_hook("in_a_coroutine", lambda options: in_a_coroutine)
+    for hook, error in {through_the_module: RuntimeError, "in_a_coroutine": brigade.HookError}.items():
+        model = wrap(small_net())
+        brigade.set_hook(model, hook)
+        with pytest.raises(error, match="backward: called by the hook of this very model"):
+            step(model, rows())
+    model = wrap(small_net())
+    kept = model.module(rows()).sum()
+    brigade.set_hook(model, through_a_kept_graph)
+    step(model, rows())
+    assert told and "called by the hook of this very model" in told[0]
+    told.clear()
+    brigade.set_hook(model, somebody_elses)
+    step(model, rows())
+    assert told[0] == [2, 2, 2]
+
+
+def test_a_python_hook_that_calls_backward_for_its_model_is_told_so(ranks):
+    ranks(2, hook_calls_backward)
+
+
+def hook_gives_back():
+    def done(value):
+        future = torch.futures.Future()
+        future.set_result(value)
+        return future
+
+    wrong = {lambda state, bucket: done(bucket.buffer().double()): "gave back .* of double on cpu, but the bucket has .* of float",
+             lambda state, bucket: done(bucket.buffer()[:-1].clone()): "gave back .* elements",
+             lambda state, bucket: done(torch.cat([bucket.buffer(), bucket.buffer()])): "gave back .* elements",
+             lambda state, bucket: done(3): "hook .*, bucket 0: "}
+    for hook, message in wrong.items():
+        model = wrap(small_net())
+        brigade.set_hook(model, hook)
+        with pytest.raises(brigade.HookError, match=message):
+            step(model, rows())
+
+
+def test_what_a_python_hook_gives_back_must_fit_its_bucket(ranks):
+    ranks(2, hook_gives_back)
 
 
 def in_backward():

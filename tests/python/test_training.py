@@ -194,14 +194,22 @@ class Layers(torch.nn.Module):
 
 def compiled(hook, backend, folder):
     """Dynamo's DDP optimizer cuts the graph where the buckets end; the Reducer sees gradients as ever. How many pieces it makes."""
-    import os
-
     import torch._dynamo
 
-    if backend == "inductor":
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch._dynamo.reset()
+    with quick_inductor(folder) if backend == "inductor" else contextlib.nullcontext():
+        return compiled_pieces(hook, backend)
+
+
+def quick_inductor(folder):
+    """Inductor without what takes most of its time: processes that compile, trials of instruction sets, headers compiled before."""
+    import torch._inductor.config
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    return torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False})
+
+
+def compiled_pieces(hook, backend):
     module = Layers()
     model = DistributedDataParallel(module, bucket_cap_mb=1)
     brigade.set_hook(model, hook)

@@ -46,6 +46,13 @@ def _serve(rank, size, port, limit, backend, connection):
     dist.destroy_process_group()
 
 
+def forkserver():
+    """The server imports torch once, computes nothing, and forks: a worker is there in a moment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "brigade", "pytest"])
+    return context
+
+
 class CaseFailed(AssertionError):
     pass
 
@@ -54,9 +61,7 @@ class Team:
     def __init__(self, size, limit=30, backend="gloo"):
         import torch.distributed as dist
 
-        context = multiprocessing.get_context("forkserver")
-        # The server imports torch once, computes nothing, and forks: a worker is there in a moment.
-        context.set_forkserver_preload(["torch._dynamo", "brigade", "pytest"])
+        context = forkserver()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.connections: list[Connection] = []
         self.processes = []

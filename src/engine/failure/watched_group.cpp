@@ -1,58 +1,13 @@
 #include "engine/failure/watched_group.h"
 
-#include <map>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "base/exception_text.h"
 #include "brigade/error.h"
 #include "engine/failure/explain.h"
+#include "engine/failure/watched_ledger.h"
 #include "group/abort_switch.h"
-#include "torch_port/live_works.h"
 
 namespace brigade::engine {
-
-// Shared with the callbacks of collectives, which run on threads of the group and may be
-// the last to let go: so it holds no group.
-struct WatchedGroup::Ledger {
-  using Clock = Watcher::Clock;
-  struct UnderWay {
-    Clock::time_point started;
-    int64_t step;
-    c10::intrusive_ptr<torch_port::LiveWork> work;
-    std::string error = {};  // it has failed; the watcher is to say so
-  };
-
-  std::mutex mutex;
-  uint64_t next = 0;
-  std::map<uint64_t, UnderWay> under_way;
-  Clock::time_point last_end{};
-  int64_t step = -1;
-  std::string failure;
-  std::function<void()> wake;  // the watcher; empty once it has ended
-
-  // After a failure no collective may be issued: it would pair wrongly.
-  void throw_if_failed() {
-    std::lock_guard lock(mutex);
-    if (!failure.empty()) throw Error(failure);
-  }
-
-  void end(uint64_t number, c10::ivalue::Future& done) {
-    c10::intrusive_ptr<torch_port::LiveWork> work;
-    {
-      std::lock_guard lock(mutex);
-      const auto found = under_way.find(number);
-      if (found == under_way.end()) return;  // it was given up
-      if (done.hasError() && wake) {
-        found->second.error = base::text_of(done.exception_ptr());
-        return wake();
-      }
-      last_end = Clock::now();
-      work = std::move(found->second.work);
-      under_way.erase(found);
-    }
-    work->end(done.exception_ptr(), done.hasError() ? c10::IValue() : done.value());
-  }
-};
 
 namespace {
 
@@ -74,16 +29,10 @@ const char* name_of(c10d::OpType type) {
 WorkPtr follow(const std::shared_ptr<Ledger>& ledger, WorkPtr inner) {
   auto future = inner->getFuture();
   auto work = c10::make_intrusive<torch_port::LiveWork>(std::move(inner));
-  uint64_t number = 0;
-  {
-    std::lock_guard lock(ledger->mutex);
-    number = ledger->next++;
-    ledger->under_way.emplace(number,
-                              Ledger::UnderWay{Ledger::Clock::now(), ledger->step, work});
-    if (number == 0 && ledger->wake) ledger->wake();
-  }
-  future->addCallback(
-      [ledger, number](c10::ivalue::Future& done) { ledger->end(number, done); });
+  const uint64_t number = ledger->begin(work, Ledger::Clock::now());
+  future->addCallback([ledger, number](c10::ivalue::Future& done) {
+    ledger->end(number, done, Ledger::Clock::now());
+  });
   return work;
 }
 
@@ -159,23 +108,11 @@ void WatchedGroup::begin_step() {
   ++ledger_->step;
 }
 
-// Gloo runs few at once, so one counts as started when the one before it has ended.
 std::optional<Watcher::Watched> WatchedGroup::oldest() {
-  Watcher::Watched found;
-  {
-    std::lock_guard lock(ledger_->mutex);
-    if (ledger_->under_way.empty()) return std::nullopt;
-    const Ledger::UnderWay* which = &ledger_->under_way.begin()->second;
-    for (const auto& [number, one] : ledger_->under_way) {
-      if (one.error.empty()) continue;
-      which = &one;
-      break;
-    }
-    found.started = std::max(which->started, ledger_->last_end);
-    found.error = which->error;
-    found.description = name_of(which->work->retrieveOpType());
-    if (which->step >= 0) found.description += ", step " + std::to_string(which->step);
-  }
+  const auto oldest = ledger_->oldest();
+  if (!oldest) return std::nullopt;
+  Watcher::Watched found{oldest->started, name_of(oldest->type), oldest->error};
+  if (oldest->step >= 0) found.description += ", step " + std::to_string(oldest->step);
   if (!found.error.empty()) found.error = explain(found.error, {group_}, failures_);
   return found;
 }

@@ -23,6 +23,9 @@ constexpr size_t kWords = sizeof(RankStatus) / sizeof(std::uint64_t);
 // A writer is done within a microsecond unless it was killed or has lost its core.
 constexpr int kTries = 1000;
 
+// What would move a terminal's cursor.
+bool is_control(char c) { return (c > 0 && c < ' ') || c == 127; }
+
 }  // namespace
 
 // A sequence lock: `sequence` is odd while the words are being written.
@@ -68,7 +71,7 @@ RankPage* RankPage::of_this_process() {
 }
 
 RankPage::RankPage(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd >= 0) layout_ = Layout::map(fd, PROT_READ | PROT_WRITE);
   if (fd >= 0) close(fd);
   if (!layout_) throw Error("'" + path + "' is no page of a rank");
@@ -103,7 +106,7 @@ void RankPage::release(const void* model) {
 }
 
 std::optional<RankReading> read_rank_page(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   RankPage::Layout* layout = RankPage::Layout::map(fd, PROT_READ);
   close(fd);
@@ -124,6 +127,7 @@ std::optional<RankReading> read_rank_page(const std::string& path) {
   status.buckets = std::clamp(status.buckets, 0, RankStatus::kBuckets);
   status.steps_over = std::max<std::int64_t>(0, status.steps_over);
   status.hook[sizeof status.hook - 1] = 0;
+  std::ranges::replace_if(status.hook, is_control, ' ');
   return reading;
 }
 

@@ -23,7 +23,8 @@ struct JobInfo {
 };
 
 std::string to_json(const JobInfo& job);
-// None: it is no such text.
+// None: it is no such text. In a job's own texts spaces stand for control characters: a
+// command may have several lines.
 std::optional<JobInfo> job_from_json(const std::string& text);
 
 }  // namespace brigade::launching

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -40,7 +41,10 @@ RankView::State state_of(std::int64_t pid) {
 double median_of_recent(const group::RankStatus& status, float group::StepStatus::*field) {
   const auto count = std::min<std::int64_t>(status.steps_over, group::RankStatus::kSteps);
   std::vector<float> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(status.recent[i].*field);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = status.recent[i].*field;
+    if (std::isfinite(value)) values.push_back(value);
+  }
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);

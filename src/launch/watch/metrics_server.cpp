@@ -40,7 +40,11 @@ std::string answer_to(const std::string& request, const MetricsServer::Page& pag
   path = path.substr(0, path.find('?'));
   if (path != "/metrics" && path != "/")
     return answer("404 Not Found", "the numbers are at /metrics\n");
-  return answer("200 OK", page());
+  try {
+    return answer("200 OK", page());
+  } catch (const std::exception& error) {  // training matters more
+    return answer("500 Internal Server Error", std::string(error.what()) + "\n");
+  }
 }
 
 struct Client {
@@ -50,6 +54,16 @@ struct Client {
   std::string reply = {};
   size_t sent = 0;
 };
+
+// A flood drives out its own oldest; who asks at once is done by then.
+void make_room(std::vector<Client>& clients) {
+  if (clients.size() < kClients) return;
+  auto oldest =
+      std::ranges::find_if(clients, [](const Client& one) { return one.reply.empty(); });
+  if (oldest == clients.end()) oldest = clients.begin();
+  close(oldest->fd);
+  clients.erase(oldest);
+}
 
 // Reads or writes what can be without waiting. False: it is over.
 bool serve_client(Client& client, const MetricsServer::Page& page) {
@@ -104,9 +118,7 @@ void MetricsServer::serve(const Page& page, int stopped) const {
   std::vector<Client> clients;
   while (true) {
     std::vector<pollfd> fds{{stopped, POLLIN, 0}};
-    // Who is too many waits in the socket's queue.
-    const bool full = clients.size() >= kClients;
-    fds.push_back({full ? -1 : listener_.fd(), POLLIN, 0});
+    fds.push_back({listener_.fd(), POLLIN, 0});
     for (const Client& client : clients) {
       fds.push_back(
           {client.fd, static_cast<short>(client.reply.empty() ? POLLIN : POLLOUT), 0});
@@ -123,7 +135,10 @@ void MetricsServer::serve(const Page& page, int stopped) const {
     std::erase_if(clients, [](const Client& client) { return client.fd < 0; });
     if (!fds[1].revents) continue;
     const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd >= 0) clients.push_back({fd});
+    if (fd >= 0) {
+      make_room(clients);
+      clients.push_back({fd});
+    }
     if (fd < 0 && errno != EAGAIN) usleep(10'000);  // no descriptors: not as fast as it can
   }
   for (const Client& client : clients) close(client.fd);

@@ -11,8 +11,9 @@
 namespace brigade::launching {
 
 // Listens on 127.0.0.1 only, and answers on a thread of its own. A client has two seconds
-// and four kilobytes for its request, and at most sixteen are served at once: clients that
-// are slow, or send anything else, disturb neither the job nor each other for long.
+// and four kilobytes for its request, and at most sixteen are served at once: one more
+// drives out the one that has been silent longest. So clients that are slow, or send
+// anything else, disturb neither the job nor each other for long.
 class MetricsServer {
  public:
   // Gives the text; called on the server's thread.
