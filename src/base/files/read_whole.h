@@ -4,8 +4,8 @@
 
 namespace brigade::base {
 
-// Empty if it can't be read, or is no regular file. Not by a stream, which throws when the process that a file of
-// /proc is about ends between the opening and the reading.
+// Empty if it can't be read, or is no regular file. Not by a stream, which throws when the
+// process that a file of /proc is about ends between the opening and the reading.
 std::string read_whole(const std::string& path);
 
 }  // namespace brigade::base

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (size - place.at <= step) break;
   }
-  const Range range = of_threads(Range(ends));
+  const Range range = of_threads(Range::of(ends));
   if (threadIdx.x == 0) ranges[blockIdx.x] = range;
 }
 
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
       if (place.has(i)) ends.add(p[i]);
     if (reduction.size - place.at <= step) break;
   }
-  const Range range = of_threads(Range(ends));
+  const Range range = of_threads(Range::of(ends));
   if (threadIdx.x == 0) ranges[blockIdx.x] = range;
 }
 

@@ -71,14 +71,12 @@ struct Range {
   int least = 0x7fffffff;
   int most = -0x7fffffff - 1;
 
-  Range() = default;
-  __device__ Range(int least, int most) : least(least), most(most) {}
-  __device__ explicit Range(const Ends& ends)
-      : least(flip_if_negative(__float_as_int(ends.least))),
-        most(flip_if_negative(__float_as_int(ends.most))) {}
-
   __device__ static int flip_if_negative(int bits) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
+  }
+  __device__ static Range of(const Ends& ends) {
+    return {flip_if_negative(__float_as_int(ends.least)),
+            flip_if_negative(__float_as_int(ends.most))};
   }
   __device__ Range of_warp() const {
     return {__reduce_min_sync(kAllLanes, least), __reduce_max_sync(kAllLanes, most)};
@@ -117,7 +115,7 @@ struct AffineFormat {
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
       if (place.full() || place.has(i)) ends.add(p[i]);
-    return Range(ends).of_warp().header();
+    return Range::of(ends).of_warp().header();
   }
   __device__ static Grid grid_of(Header header) {
     const bool wide = header.scale > 0x1p100f;
