@@ -88,7 +88,7 @@ function(brigade_share_headers target owner)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# brigade_quick_to_compile(TARGET [LEVEL]): for tests and examples: what they wait for is in the libraries. -O0 takes a quarter less than -O1 where
+# brigade_quick_to_compile(TARGET [LEVEL]): for tests, examples and the command: what they wait for is in the libraries. -O0 takes a quarter less than -O1 where
 # torch/torch.h is included.
 function(brigade_quick_to_compile target)
   set(level -O1)
