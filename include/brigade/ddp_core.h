@@ -85,6 +85,7 @@ struct DdpOptions {
   bool skip_all_reduce_unused_params = false;
 };
 
+// Must be equal on all ranks: MismatchError.
 struct JoinOptions {
   // Gradients are divided by the size of the group, so that every sample weighs the same.
   // False: by the number of ranks that still have input.

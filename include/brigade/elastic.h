@@ -43,7 +43,7 @@ struct ElasticJobOptions {
   std::string backend = "auto";
   // How long one collective may take; a member that is silent for longer is ended.
   // BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
-  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<std::chrono::milliseconds> timeout = {};
 };
 
 // This process's part in a job. Copies share it.
@@ -129,7 +129,7 @@ struct ElasticEvent {
   int64_t step = 0;  // finished steps in the state that all members have
   int members = 0;
   // Why the one before ended; empty for the first.
-  std::string why;
+  std::string why = {};
   // From the moment this rank noticed until it could train again.
   std::chrono::milliseconds lost{0};
   // Bytes of state that were handed over; 0: everybody had it. And how long they travelled,

@@ -85,13 +85,13 @@ struct LaunchOptions {
   // A folder for logs and error files: DIR/RUN_ID/attempt_K/LOCAL_RANK/{stdout.log,
   // stderr.log, error.json}. Empty: a fresh temporary folder, removed at the end unless it
   // has logs.
-  std::string log_dir;
+  std::string log_dir = {};
   // Streams that go to files instead of the console, and to files as well as to the
   // console.
-  StreamChoice redirects;
-  StreamChoice tee;
+  StreamChoice redirects = {};
+  StreamChoice tee = {};
   // Only these local ranks appear on the console; empty: all.
-  std::vector<int> local_ranks_filter;
+  std::vector<int> local_ranks_filter = {};
   // The numbers of this host's workers in Prometheus' text form, at
   // http://127.0.0.1:PORT/metrics, while the job runs; 0: a free port, which is said on
   // stderr. None: not served. Whether or not, brigade top shows them.

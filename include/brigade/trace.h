@@ -22,7 +22,7 @@ struct TraceEvent {
   std::int64_t bytes = 0;   // that this rank sends, for a collective
   // All processes of one host have the same clock. `ready` is when backward() handed the
   // bucket over.
-  std::chrono::steady_clock::time_point ready, begin, end;
+  std::chrono::steady_clock::time_point ready = {}, begin = {}, end = {};
 };
 
 }  // namespace brigade

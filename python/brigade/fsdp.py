@@ -1,4 +1,4 @@
-"""Compressed gradients for FSDP2: torch's ``fully_shard``, with a reduce-scatter that sends fewer bytes."""
+"""Compressed gradients for FSDP2: torch's ``fully_shard``, with a reduce-scatter, and an all-reduce of HSDP, that send fewer bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
 from . import _native
 
@@ -75,19 +76,67 @@ _CODECS: dict[str, tuple[Any, bool]] = {
 }
 
 
+class _Encoder:
+    """A codec, and what its encodings of the last step lost."""
+
+    def __init__(self, name: str) -> None:
+        if name not in _CODECS:
+            raise _native.ConfigError(f"set_reduce_scatter: no codec named '{name}'; known: {', '.join(_CODECS)}")
+        self._codec, self._feedback = _CODECS[name]
+        self._error: torch.Tensor | None = None
+
+    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+        if self._error is not None and self._error.shape == rows.shape:
+            rows = rows + self._error
+        message: torch.Tensor = self._codec.encode(rows)
+        if self._feedback:
+            lost = rows - self.decode(message, rows.size(1))
+            # What is not finite has no error that could be made up for.
+            self._error = torch.where(lost.isfinite(), lost, 0.0)
+        return message
+
+    def decode(self, message: torch.Tensor, length: int) -> torch.Tensor:
+        values: torch.Tensor = self._codec.decode(message, length)
+        return values
+
+    def sum_of_own_row(self, rows: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, int]:
+        """The sum of all ranks' row of this rank's number, in float32, and the bytes of what was encoded for it."""
+        message = self.encode(rows)
+        received = torch.empty_like(message)
+        dist.all_to_all_single(received, message, group=group)
+        return self.decode(received, rows.size(1)).sum(0), message.numel()
+
+
+def _divides(op: Any) -> bool:
+    if op == dist.ReduceOp.AVG:
+        return True
+    if op == dist.ReduceOp.SUM:
+        return False
+    raise _native.ConfigError(f"set_reduce_scatter: FSDP asks for {op}, but sums and means are all that is there; "
+                              "leave set_gradient_divide_factor out")
+
+
+def _agree_on(word: str, group: dist.ProcessGroup) -> None:
+    words: list[str | None] = [None] * group.size()
+    dist.all_gather_object(words, word, group=group)
+    if any(each != word for each in words):
+        ranks = "; ".join(f"'{each}' on rank {rank}" for rank, each in enumerate(words))
+        raise _native.MismatchError(f"the ranks have different reduce-scatters: {ranks}. Set the same on every rank")
+
+
 class CompressedReduceScatter:
     """What FSDP2 calls in place of its own reduce-scatter, for one of its modules: every rank gets all ranks' encodings of its
     shard, and adds them in float32. With error feedback each rank keeps what its encodings lost, and adds it in the next step.
     """
 
-    def __init__(self, name: str) -> None:
-        if name not in _CODECS:
-            raise _native.ConfigError(f"set_reduce_scatter: no codec named '{name}'; known: {', '.join(_CODECS)}")
-        self.name = name
-        self._codec, self._feedback = _CODECS[name]
-        self._error: torch.Tensor | None = None
+    def __init__(self, name: str, all_reduce: str) -> None:
+        self._encoder = _Encoder(name)
+        self.name, self.all_reduce = name, all_reduce
+        #: The group of HSDP's replicas.
+        self.replicas: dist.ProcessGroup | None = None
         self._agreed = False
-        #: Of the gradients, as the exact reduce-scatter would send them in float32, and as they were sent.
+        #: Of the gradients, as the exact reduce-scatter would send them in float32, and as they were sent. With HSDP the all-reduce
+        #: between the replicas is counted too, if it is compressed.
         self.bytes_before = 0
         self.bytes_sent = 0
 
@@ -97,54 +146,85 @@ class CompressedReduceScatter:
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,
                  async_op: bool = False) -> None:
         ranks = group.size()
-        self._agree(group)
-        rows = input_tensor.view(ranks, -1).float()
-        if self._feedback and self._error is not None and self._error.shape == rows.shape:
-            rows = rows + self._error
-        message = self._codec.encode(rows)
-        if self._feedback:
-            lost = rows - self._codec.decode(message, rows.size(1))
-            # What is not finite has no error that could be made up for.
-            self._error = torch.where(lost.isfinite(), lost, 0.0)
-        received = torch.empty_like(message)
-        dist.all_to_all_single(received, message, group=group)
-        total = self._codec.decode(received, rows.size(1)).sum(0)
-        output_tensor.copy_(total.div_(ranks) if self._divides(op) else total)
-        others = (ranks - 1) / ranks
-        self.bytes_before += int(4 * input_tensor.numel() * others)
-        self.bytes_sent += int(message.numel() * others)
+        self.agree(group)
+        total, encoded = self._encoder.sum_of_own_row(input_tensor.view(ranks, -1).float(), group)
+        output_tensor.copy_(total.div_(ranks) if _divides(op) else total)
+        self.count(4 * input_tensor.numel(), encoded, ranks)
 
-    @staticmethod
-    def _divides(op: Any) -> bool:
-        if op == dist.ReduceOp.AVG:
-            return True
-        if op == dist.ReduceOp.SUM:
-            return False
-        raise _native.ConfigError(f"set_reduce_scatter: FSDP asks for {op}, but sums and means are all that is there; "
-                                  "leave set_gradient_divide_factor out")
-
-    def _agree(self, group: dist.ProcessGroup) -> None:
+    def agree(self, shards: dist.ProcessGroup | None = None) -> None:
+        """Collective the first time: refuses ranks that have set something else."""
         if self._agreed:
             return
-        names: list[str | None] = [None] * group.size()
-        dist.all_gather_object(names, self.name, group=group)
-        if any(name != self.name for name in names):
-            ranks = "; ".join(f"'{name}' on rank {rank}" for rank, name in enumerate(names))
-            raise _native.MismatchError(f"the ranks have different reduce-scatters: {ranks}. Set the same on every rank")
+        word = self.name if self.all_reduce == self.name else f"{self.name}, all-reduce {self.all_reduce}"
+        for group in (shards, self.replicas):
+            if group is not None:
+                _agree_on(word, group)
         self._agreed = True
 
+    def count(self, before: int, after: int, ranks: int) -> None:
+        """Of messages of so many bytes for all ranks this one sends all but its own part."""
+        self.bytes_before += before * (ranks - 1) // ranks
+        self.bytes_sent += after * (ranks - 1) // ranks
 
-def set_reduce_scatter(model: torch.nn.Module, name: str) -> list[CompressedReduceScatter]:
+
+class _Replicas(dist.ProcessGroup):
+    """The group over which HSDP averages between its replicas, with an all-reduce that sends fewer bytes: every rank adds up one
+    part, as the reduce-scatter does, and all get the encoded sums, which all decode: replicas stay equal to the bit.
+
+    FSDP2 has no place for an all-reduce of somebody else's, and gives this to torch.distributed.all_reduce; in torch's tables
+    it is found where the group is.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, comm: CompressedReduceScatter) -> None:
+        start: Any = super().__init__  # its stub knows another form only
+        start(group.rank(), group.size())
+        self.group, self._comm = group, comm
+        self._parts, self._sums = _Encoder(comm.all_reduce), _Encoder(comm.all_reduce)
+
+    def __hash__(self) -> int:
+        return hash(self.group)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.group
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> None:  # type: ignore[override]
+        tensor, = tensors
+        ranks = self.group.size()
+        if ranks == 1:
+            return
+        self._comm.agree()
+        length = -(-tensor.numel() // ranks)
+        rows = torch.nn.functional.pad(tensor.float(), (0, ranks * length - tensor.numel())).view(ranks, length)
+        total, encoded = self._parts.sum_of_own_row(rows, self.group)
+        mine = self._sums.encode((total.div_(ranks) if _divides(options.reduceOp) else total).unsqueeze(0))
+        everyones = mine.new_empty(ranks, mine.size(1))
+        dist.all_gather_into_tensor(everyones, mine, group=self.group)
+        tensor.copy_(self._sums.decode(everyones, length).flatten()[:tensor.numel()])
+        self._comm.count(2 * 4 * tensor.numel(), encoded + everyones.numel(), ranks)
+
+
+def _set(module: FSDPModule, comm: CompressedReduceScatter) -> None:
+    module.set_custom_reduce_scatter(comm)  # type: ignore[arg-type]
+    params = module._get_fsdp_state()._fsdp_param_group
+    if params is None or not isinstance(params.mesh_info, DDPMeshInfo):
+        return  # without HSDP there is no all-reduce
+    group = params.mesh_info.replicate_process_group
+    comm.replicas = group.group if isinstance(group, _Replicas) else group
+    params.mesh_info.replicate_process_group = comm.replicas if comm.all_reduce == "exact" else _Replicas(comm.replicas, comm)
+
+
+def set_reduce_scatter(model: torch.nn.Module, name: str, *, all_reduce: str | None = None) -> list[CompressedReduceScatter]:
     """From the next backward pass on, the gradients of `model` are reduced and scattered in a smaller form.
 
     Args:
         model: on which ``torch.distributed.fsdp.fully_shard`` was called; all of its modules that have been sharded by
             themselves are set.
         name: "fp16", "bf16", "int8" (with error feedback), "quantize_per_channel" or "quantize_per_tensor".
+        all_reduce: with HSDP, a mesh of two dimensions, how gradients travel between the replicas: one of these names, or "exact"
+            for torch's own all-reduce; none: as `name` says.
 
-    Sums are in float32 whatever travels. With HSDP, a mesh of two dimensions, the all-reduce between replicas stays torch's
-    own and exact. Parameters are gathered as before. Collective: every rank sets the same, which is compared in the first
-    backward pass. Gives what was set, module by module, with ``bytes_before`` and ``bytes_sent``.
+    Sums are in float32 whatever travels. Parameters are gathered as before. Collective: every rank sets the same, which is
+    compared in the first backward pass. Gives what was set, module by module, with ``bytes_before`` and ``bytes_sent``.
 
     >>> from torch.distributed.fsdp import fully_shard
     >>> net = torch.nn.Linear(8, 8)
@@ -154,11 +234,13 @@ def set_reduce_scatter(model: torch.nn.Module, name: str) -> list[CompressedRedu
     brigade.ConfigError: set_reduce_scatter: no module of this model is sharded: ...
     """
     made = []
-    CompressedReduceScatter(name)  # refuses unknown names, whatever the model
+    between = name if all_reduce is None else all_reduce
+    for each in [name] if between == "exact" else [name, between]:
+        _Encoder(each)  # refuses unknown names, whatever the model
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            made.append(CompressedReduceScatter(name))
-            module.set_custom_reduce_scatter(made[-1])  # type: ignore[arg-type]
+            made.append(CompressedReduceScatter(name, between))
+            _set(module, made[-1])
     if not made:
         raise _native.ConfigError("set_reduce_scatter: no module of this model is sharded: call "
                                   "torch.distributed.fsdp.fully_shard(model) first")

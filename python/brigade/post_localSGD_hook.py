@@ -1,12 +1,13 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
 
 import logging
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from . import _native
-from ._calling import NativeHook, call, native_hook
+from ._calling import NativeHook, call, check_group, native_hook
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -26,8 +27,10 @@ class PostLocalSGDState:
     def __init__(self, process_group: dist.ProcessGroup | None, subgroup: dist.ProcessGroup | None,
                  start_localSGD_iter: int, post_local_gradient_allreduce: bool = True) -> None:
         logger.info("local SGD starts after %s iterations", start_localSGD_iter)
-        self.process_group = process_group
-        self.subgroup = subgroup
+        if not isinstance(start_localSGD_iter, int) or start_localSGD_iter < 0:
+            raise _native.ConfigError(f"start_localSGD_iter is {start_localSGD_iter!r}, but must be a whole number from 0 on")
+        self.process_group = check_group(process_group)
+        self.subgroup = check_group(subgroup)
         self.start_localSGD_iter = start_localSGD_iter
         self.post_local_gradient_allreduce = post_local_gradient_allreduce
         self._hook: _native.PostLocalSGDHook | None = None
@@ -61,7 +64,14 @@ class PostLocalSGDState:
             logger.info("local SGD starts now, after %s iterations", self.iter)
 
 
-@native_hook(NativeHook(lambda state, device: state.native(device), lambda state: state.process_group, lambda state: state))
+def _checked(state: Any) -> PostLocalSGDState:
+    if not isinstance(state, PostLocalSGDState):
+        raise _native.ConfigError("post_localSGD_hook needs a brigade.post_localSGD_hook.PostLocalSGDState, "
+                                  f"got {type(state).__qualname__}")
+    return state
+
+
+@native_hook(NativeHook(lambda state, device: _checked(state).native(device), lambda state: _checked(state).process_group, _checked))
 def post_localSGD_hook(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The gradients' part of post-local SGD; the parameters are averaged by one of :mod:`brigade.averagers`, or of torch's, after
     the optimizer's step, or replicas drift apart. :class:`brigade.LocalSGD` does both.

@@ -20,6 +20,12 @@ _LOADED = ("NOTE: Process group will be set to a default group (i.e. the world s
 _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback",
             "warm_start", "orthogonalization_epsilon", "random_seed", "compression_stats_logging_frequency",
             "batch_tensors_with_same_shape")
+_WHOLE = ("matrix_approximation_rank", "start_powerSGD_iter", "random_seed")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if name in _WHOLE and (not isinstance(value, int) or value < 0):
+        raise _native.ConfigError(f"{name} is {value!r}, but must be a whole number from 0 on")
 
 
 class PowerSGDState:
@@ -49,10 +55,8 @@ class PowerSGDState:
                  compression_stats_logging_frequency: int = 10_000,
                  batch_tensors_with_same_shape: bool = False) -> None:
         self.process_group = check_group(process_group)
-        for name, value in (("matrix_approximation_rank", matrix_approximation_rank),
-                            ("start_powerSGD_iter", start_powerSGD_iter), ("random_seed", random_seed)):
-            if not isinstance(value, int) or value < 0:
-                raise _native.ConfigError(f"{name} is {value!r}, but must be a whole number from 0 on")
+        for name, value in zip(_WHOLE, (matrix_approximation_rank, start_powerSGD_iter, random_seed)):
+            _check_whole(name, value)
         self._options: dict[str, Any] = {
             "matrix_approximation_rank": matrix_approximation_rank,
             "start_powerSGD_iter": start_powerSGD_iter,
@@ -66,6 +70,7 @@ class PowerSGDState:
         }
         self._hook: _native.PowerSGDHook | None = None
         self._batched = False
+        self._rng: Any = None
         # What was loaded before it is known which of the two hooks it is for.
         self._loaded: tuple[dict[str, torch.Tensor], dict[str, str]] | None = None
         _native.make_power_sgd(batched=False, **self._options)  # refuses bad options here, not in backward()
@@ -80,6 +85,7 @@ class PowerSGDState:
             return super().__setattr__(name, value)
         if self._hook is not None:
             raise AttributeError(f"{name} is fixed once the hook has been used; make another PowerSGDState, with its state_dict()")
+        _check_whole(name, value)
         changed = {**self._options, name: value}
         _native.make_power_sgd(batched=False, **changed)  # refuses it, or not
         self._options[name] = value
@@ -139,15 +145,16 @@ class PowerSGDState:
     @property
     def rng(self) -> Any:
         """A generator of numpy's, seeded as torch's is. Brigade draws its first factors by one of its own."""
-        import numpy
+        if self._rng is None:
+            import numpy
 
-        return numpy.random.RandomState(self.random_seed)
+            self._rng = numpy.random.RandomState(self.random_seed)
+        return self._rng
 
     @property
     def next_stats_report(self) -> int:
         """The iteration at which compression is logged next."""
-        every = self.compression_stats_logging_frequency
-        return 0 if self.iter == 0 else (self.iter + every - 1) // every * every
+        return int(self._parts()[1].get("next_report", 0))
 
     def maybe_increase_iter(self, bucket: dist.GradBucket) -> None:
         """Nothing is left to do: the hook counts iterations itself."""

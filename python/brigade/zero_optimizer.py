@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ _WAYS = ("foreach", "fused", "capturable", "differentiable")
 _CLASSES = {each.__name__.lower(): each for each in (
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adadelta,
     torch.optim.Adamax, torch.optim.Rprop)}
+# What steps in the backward pass do by: fixed, except for the learning rate.
+_FIXED = {name for each in _CLASSES.values() for name in inspect.signature(each).parameters} - {"params", "lr", *_WAYS}
 
 
 def _torch_class(kind: Any) -> Any:
@@ -52,12 +55,15 @@ def _without_names(params: Any) -> Any:
 
 
 class _RatedGroup(dict[str, Any]):
-    """A parameter group whose learning rate reaches the native optimizer as soon as it is set."""
+    """A parameter group whose learning rate reaches the native optimizer as soon as it is set. Other options stay as they are."""
 
     native: _native.ZeroRedundancyOptimizer
     place: int
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if key in _FIXED and value != self.get(key):
+            raise _native.ConfigError(f"ZeroRedundancyOptimizer: {key} can't be changed with overlap_with_ddp, where lr alone can: a "
+                                      "scheduler that cycles the momentum takes cycle_momentum=False")
         super().__setitem__(key, value)
         if key == "lr":
             self.native.set_lr(self.place, float(value))

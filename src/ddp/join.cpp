@@ -29,6 +29,11 @@ c10::intrusive_ptr<c10d::Work> start_all_reduce(
       " while others have some; join() was told to stop all ranks then");
 }
 
+std::string text_of(const JoinOptions& options) {
+  return c10::str("divide_by_initial_world_size ", options.divide_by_initial_world_size,
+                  ", throw_on_early_termination ", options.throw_on_early_termination);
+}
+
 }  // namespace
 
 at::Tensor DdpCore::State::sum_over_ranks(at::Tensor tensor) const {
@@ -99,7 +104,10 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
         "join: divide_by_initial_world_size = false can't go with mixed_precision: buckets "
         "are averaged over the whole group there");
   }
-  s.agree_on_hook();  // also with the ranks that have no input at all
+  // Also with the ranks that have no input at all.
+  s.group.agree_on("options of join()", text_of(options),
+                   "give join() the same options on every rank");
+  s.agree_on_hook();
   s.agree_on_layout();
   s.joining = State::Joining{.options = options};
   auto leave = [&] {

@@ -206,5 +206,21 @@ TEST(Join, RefusesToBeNestedAndIsLeftByAnException) {
   });
 }
 
+TEST(Join, OptionsThatDifferAreAnErrorOnEveryRank) {
+  for (const JoinOptions& other : {JoinOptions{.divide_by_initial_world_size = false},
+                                   JoinOptions{.throw_on_early_termination = true}}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Net net = seeded();
+      DistributedDataParallel ddp(net, group);
+      const auto join = [&] {
+        ddp->join([] { FAIL() << "the loop has begun"; },
+                  group.rank() == 1 ? other : JoinOptions{});
+      };
+      expect_contains(thrown_text<MismatchError>(join), "different options of join()");
+      ddp->join([&] { ddp(batch(1, 4)).sum().backward(); });  // the model is as before
+    });
+  }
+}
+
 }  // namespace
 }  // namespace brigade::testing

@@ -75,6 +75,14 @@ TEST(Construction, OptionsThatDifferAreAnErrorOnEveryRank) {
   check({.bucket_cap_mb = 3}, "bucket_cap_mb");
   check({.parameters_to_ignore = {"0.weight"}}, "'0.bias'");
   check({.gradient_as_bucket_view = true}, "gradient_as_bucket_view");
+  check({.broadcast_buffers = false}, "broadcast_buffers");
+  check({.init_sync = false}, "init_sync");
+  check({.mixed_precision = MixedPrecision{.param_dtype = torch::kBFloat16}},
+        "mixed_precision");
+  check({.check_replicas_every = 5}, "check_replicas_every");
+  check({.bucket_cap_mb_list = {1, 4}}, "bucket_cap_mb_list");
+  check({.first_buckets = {{"0.bias"}, {"0.weight"}}}, "first_buckets");
+  check({.skip_all_reduce_unused_params = true}, "skip_all_reduce_unused_params");
 }
 
 TEST(Construction, AModelWithNothingToTrainIsRefusedAndTheOtherRanksHearOfIt) {

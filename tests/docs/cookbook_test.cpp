@@ -184,6 +184,25 @@ TEST(Cookbook, RowsComeOnceAnEpoch) {
   });
 }
 
+// This file is compiled with -Wmissing-field-initializers: every member that is left out
+// has a default.
+TEST(Pages, InitializersMayNameTheFirstMemberOnly) {
+  const LaunchOptions launching{.nodes = 2};
+  const ElasticJobOptions job{.backend = "gloo"};
+  const ElasticEvent event{.generation = 1};
+  const AveragingLevel level{.period = 3};
+  const TraceEvent stretch{.kind = TraceEvent::Kind::collective};
+  const report::StepPoint point{.step = 4};
+  const report::GenerationMark mark{.step = 5};
+  const report::Series series{.hook = "int8"};
+  const report::Table table{.title = "errors"};
+  const report::RunRecord record{.title = "a run"};
+  EXPECT_TRUE(launching.log_dir.empty() && !job.timeout && event.why.empty());
+  EXPECT_TRUE(level.group_size == 1 && stretch.ready == stretch.end && !point.accuracy);
+  EXPECT_TRUE(mark.why.empty() && series.points.empty() && table.rows.empty() &&
+              record.series.empty());
+}
+
 TEST(Pages, ProgramsOfOtherPagesTrain) {
   launching::launching_page();
   EXPECT_EQ(launching::main(), 0);

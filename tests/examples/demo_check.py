@@ -268,7 +268,7 @@ class OnATerminal(Folder):
         mark = f"look{os.getpid()}"
         written, code = in_terminal(arguments, self.folder, (after, b"\x03"), TERM="xterm", DEMO_MARK=mark)
         self.assertIn(code, (128 + signal.SIGINT, -signal.SIGINT), written)
-        self.assertEqual(files_in(self.folder), [])
+        self.assertEqual(os.listdir(self.folder), [], "not even an empty folder is left")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and processes_with(mark):
             time.sleep(0.05)

@@ -12,7 +12,7 @@ import brigade
 import pytest
 import torch
 import torch.distributed as dist
-from brigade import default_hooks, powerSGD_hook, quantization_hooks
+from brigade import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch import nn
 
@@ -253,6 +253,16 @@ def clear_errors():
         powerSGD_hook.PowerSGDState(None, random_seed=-1)
     with pytest.raises(brigade.ConfigError, match="start_powerSGD_iter is 1.5, but must be a whole number"):
         powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1.5)
+    state = powerSGD_hook.PowerSGDState(None)
+    for option, value in (("random_seed", -1), ("start_powerSGD_iter", 1.5)):
+        with pytest.raises(brigade.ConfigError, match=f"{option} is {value}, but must be a whole number"):
+            setattr(state, option, value)
+    with pytest.raises(brigade.ConfigError, match="expected a process group of torch.distributed, or None, got 'world'"):
+        post_localSGD_hook.PostLocalSGDState("world", None, 1)
+    with pytest.raises(brigade.ConfigError, match="start_localSGD_iter is 1.5, but must be a whole number"):
+        post_localSGD_hook.PostLocalSGDState(None, None, 1.5)
+    with pytest.raises(brigade.ConfigError, match="needs a brigade.post_localSGD_hook.PostLocalSGDState, got NoneType"):
+        brigade.set_hook(model, post_localSGD_hook.post_localSGD_hook, None)
     brigade.set_hook(model, "powersgd:start=0")
     step(model, rows(width=64))
     saved = brigade.state_dict(model)

@@ -302,6 +302,30 @@ def torchs_object_in_backward(make):
     assert all(torch.equal(one, two) for one, two in zip(before, model.parameters()))
 
 
+def schedule_in_backward():
+    model = wrap(small_net())
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, overlap_with_ddp=True, betas=(0.9, 0.99), **OPTIONS)
+    brigade.set_hook(model, hook_with_zero_step(default_hooks.allreduce_hook, model, zero))
+    with pytest.raises(brigade.ConfigError, match="betas can't be changed with overlap_with_ddp"):
+        torch.optim.lr_scheduler.OneCycleLR(zero, 0.1, total_steps=9)
+    with pytest.raises(brigade.ConfigError, match="eps can't be changed"):
+        zero.param_groups[0]["eps"] = 0.5
+    reference = wrap(small_net())
+    plain = torch.optim.AdamW(reference.parameters(), betas=(0.9, 0.99), **OPTIONS)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(each, 0.01, total_steps=9, cycle_momentum=False) for each in (zero, plain)]
+    for number in range(6):
+        step(model, rows(number))
+        step(reference, rows(number))
+        plain.step()
+        for schedule in schedules:
+            schedule.step()
+    compare(model, list(reference.parameters()))
+
+
+def test_overlap_follows_schedules_of_the_learning_rate_and_refuses_others(ranks):
+    ranks(2, schedule_in_backward)
+
+
 def test_overlap_takes_torchs_object(ranks):
     for make in (hook_with_zero_step, hook_with_zero_step_interleaved):
         ranks(2, torchs_object_in_backward, make)

@@ -90,8 +90,8 @@ class BRIGADE_API PeriodicModelAverager : public ModelAverager {
 
 // At every period-th step, the mean over groups of `group_size` consecutive ranks.
 struct AveragingLevel {
-  int64_t period;
-  int group_size;
+  int64_t period = 1;
+  int group_size = 1;
 };
 
 struct HierarchicalModelAveragerOptions {

@@ -17,13 +17,14 @@ namespace brigade::report {
 
 // A step, as rank 0 saw it.
 struct StepPoint {
-  std::int64_t step = 0;           // from 1
-  double seconds = 0;              // of training so far, without evaluation
-  double step_ms = 0;              // of this step
-  double loss = 0;                 // of rank 0's batch, before the step
-  std::optional<double> accuracy;  // 0 to 1, where it was measured after this step
-  std::int64_t bytes_sent = 0;     // by this rank so far
-  double overlap = 0;              // of this step, 0 to 1
+  std::int64_t step = 0;  // from 1
+  double seconds = 0;     // of training so far, without evaluation
+  double step_ms = 0;     // of this step
+  double loss = 0;        // of rank 0's batch, before the step
+  // 0 to 1, where it was measured after this step.
+  std::optional<double> accuracy = {};
+  std::int64_t bytes_sent = 0;  // by this rank so far
+  double overlap = 0;           // of this step, 0 to 1
 };
 
 // What one rank did in a piece of one step.
@@ -51,17 +52,17 @@ BRIGADE_API Span loop_span(Span::Kind kind, int rank, std::int64_t step,
 struct GenerationMark {
   std::int64_t step = 0;  // finished steps at that moment
   int members = 0;
-  std::string why;  // "rank 1 ended by SIGKILL"
+  std::string why = {};  // "rank 1 ended by SIGKILL"
 };
 
 // One training under one hook.
 struct BRIGADE_API Series {
-  std::string hook;        // what make_hook was given
-  std::string link;        // "100 Mbit/s"; empty: loopback
+  std::string hook = {};   // what make_hook was given
+  std::string link = {};   // "100 Mbit/s"; empty: loopback
   bool takes_mean = true;  // false for noop: its replicas drift apart, as they must
-  std::vector<StepPoint> points;
-  std::vector<Span> spans;                // of a few steps, of all ranks, in any order
-  std::vector<std::string> fingerprints;  // of the replicas at the end, by rank
+  std::vector<StepPoint> points = {};
+  std::vector<Span> spans = {};                // of a few steps, of all ranks, in any order
+  std::vector<std::string> fingerprints = {};  // of the replicas at the end, by rank
   std::vector<GenerationMark> generations = {};  // after the first, in order
 
   double test_accuracy = 0;
@@ -82,19 +83,20 @@ BRIGADE_API const Series* baseline_of(const Series& series, std::span<const Seri
 
 // Any further table.
 struct Table {
-  std::string title;
-  std::string note;
-  std::vector<std::string> columns;  // the first one is text, all others are numbers
-  std::vector<std::vector<std::string>> rows;
+  std::string title = {};
+  std::string note = {};
+  std::vector<std::string> columns = {};  // the first one is text, all others are numbers
+  std::vector<std::vector<std::string>> rows = {};
 };
 
 struct RunRecord {
-  std::string title;                 // "brigade demo"
-  std::vector<std::string> verdict;  // sentences for the top of the report
-  std::vector<std::pair<std::string, std::string>> setup;  // what to know to repeat it
-  std::string command;                                     // the line that was typed
-  std::vector<Series> series;
-  std::vector<Table> tables;
+  std::string title = {};                 // "brigade demo"
+  std::vector<std::string> verdict = {};  // sentences for the top of the report
+  // What to know to repeat it.
+  std::vector<std::pair<std::string, std::string>> setup = {};
+  std::string command = {};  // the line that was typed
+  std::vector<Series> series = {};
+  std::vector<Table> tables = {};
 };
 
 // The machine and the build: version, LibTorch, processor, cores, kernel, date.
