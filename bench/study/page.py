@@ -101,6 +101,7 @@ HEADLINES = [
     ("powersgd:rank=4", "loopback", accuracy_and_bytes, 0.5, 15, "within 0.5 points at ≥ 15 × fewer bytes"),
     ("int8", "100mbit", sooner, 3.5, None, "at all-reduce's accuracy ≥ 3.5 × sooner (on a machine with nothing else to do)"),
     ("diloco=20+", "loopback", loss_and_bytes, 1, 50, "within 1 % of all-reduce's loss at ≥ 50 × fewer bytes"),
+    ("diloco=20:lr=1,momentum=0+", "loopback", loss_and_bytes, 1, 50, "the same, where the outer step is the mean"),
 ]
 
 

@@ -18,16 +18,18 @@ class Failed(Exception):
 @dataclass(frozen=True)
 class Run:
     task: str
-    hook: str  # of brigade train, or "diloco=STEPS+HOOK"
+    hook: str  # of brigade train, or "diloco=STEPS[:lr=OUTER,momentum=OUTER]+HOOK"
     place: str  # "loopback", a rate, or "HOSTSxRANKS:RATE"
     seed: int
 
     def words(self):
         """What this run adds to the task's arguments."""
-        diloco = re.fullmatch(r"diloco=(\d+)\+(.+)", self.hook)
-        words = ["--seed", str(self.seed), "--hook", diloco[2] if diloco else self.hook]
+        diloco = re.fullmatch(r"diloco=(\d+)(?::([^+]+))?\+(.+)", self.hook)
+        words = ["--seed", str(self.seed), "--hook", diloco[3] if diloco else self.hook]
         if diloco:
             words += ["--diloco", diloco[1]]
+            for name, value in re.findall(r"(\w+)=([^,]+)", diloco[2] or ""):
+                words += [f"--outer-{name}", value]
         hosts = re.fullmatch(r"(\d+)x(\d+):(.+)", self.place)
         if hosts:
             return words + ["-n", str(int(hosts[1]) * int(hosts[2])), "--hosts", hosts[1], "--link", hosts[3]]

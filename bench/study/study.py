@@ -20,9 +20,10 @@ from tasks import TASKS, MissingData, prepare, write_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DILOCO = "diloco=20+int8"
+MEANS = "diloco=20:lr=1,momentum=0+int8"  # the outer step is the mean of the parameters: for trainings of few meetings
 HOOKS = ["allreduce", "noop", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4", "powersgd:rank=4,start=2",
-         "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO]
-SHORT = ["allreduce", "noop", "fp16", "int8", "int4", "powersgd:rank=4,start=2", DILOCO]
+         "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO, MEANS]
+SHORT = ["allreduce", "noop", "fp16", "int8", "int4", "powersgd:rank=4,start=2", DILOCO, MEANS]
 
 
 def split(text):
@@ -40,11 +41,11 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brigade", type=pathlib.Path, default=ROOT / "build/bin/brigade", help="the command")
     parser.add_argument("--tasks", default="digits,fashion,text", help="by comma (default: all)")
-    parser.add_argument("--hooks", default=",".join(HOOKS), help="by comma, with options; diloco=STEPS+HOOK averages parameters (default: all)")
+    parser.add_argument("--hooks", default=",".join(HOOKS), help="by comma, with options; diloco=STEPS[:lr=OUTER,momentum=OUTER]+HOOK averages parameters (default: all)")
     parser.add_argument("--places", default="loopback,100mbit,1gbit,2x2:1gbit", help="loopback, rates, HOSTSxRANKS:RATE (default: all of these)")
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each (default 5)")
     parser.add_argument("--link-seeds", type=int, default=2, help="the same for shaped links: they change times, not results (default 2)")
-    parser.add_argument("--short", action="store_true", help="digits, seven hooks, loopback and 100 Mbit/s, 3 seeds; at most 9 minutes")
+    parser.add_argument("--short", action="store_true", help="digits, eight hooks, loopback and 100 Mbit/s, 3 seeds; at most 9 minutes")
     parser.add_argument("--minutes", type=float, help="begin no training after so many")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time; more than 1 makes their times worthless (default 1)")
     parser.add_argument("--text", type=pathlib.Path, help="the file for the task text")

@@ -29,7 +29,7 @@ class Page(unittest.TestCase):
 
     def test_headlines_are_reached_missed_or_not_measured(self):
         rows = [row("allreduce", 0.97, 400), row("int8", 0.9692, 100), row("int4", 0.96, 50)]
-        self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", *["not measured"] * 3], page.headlines(rows))
+        self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", *["not measured"] * 4], page.headlines(rows))
         self.assertIn("**MISSED**", page.headlines([row("allreduce", 0.97, 400), row("int8", 0.97, 110)]), "3.6 x fewer bytes are not 3.9")
 
     def test_only_seeds_that_both_have_are_compared(self):
@@ -49,12 +49,14 @@ class Page(unittest.TestCase):
 
 class Runs(unittest.TestCase):
     def test_hooks_are_split_where_no_option_follows(self):
-        self.assertEqual(split("allreduce,powersgd:rank=4,start=2,diloco=20+int8,int8"),
-                         ["allreduce", "powersgd:rank=4,start=2", "diloco=20+int8", "int8"])
+        self.assertEqual(split("allreduce,powersgd:rank=4,start=2,diloco=20+int8,int8,diloco=20:lr=1,momentum=0+int8,fp16"),
+                         ["allreduce", "powersgd:rank=4,start=2", "diloco=20+int8", "int8", "diloco=20:lr=1,momentum=0+int8", "fp16"])
 
     def test_places_and_diloco_become_options(self):
         self.assertEqual(Run("digits", "diloco=20+int8", "2x3:1gbit", 4).words(),
                          ["--seed", "4", "--hook", "int8", "--diloco", "20", "-n", "6", "--hosts", "2", "--link", "1gbit"])
+        self.assertEqual(Run("digits", "diloco=20:lr=1,momentum=0+int8", "loopback", 4).words(),
+                         ["--seed", "4", "--hook", "int8", "--diloco", "20", "--outer-lr", "1", "--outer-momentum", "0", "-n", "2"])
 
     def test_what_is_done_is_kept_and_a_line_cut_off_is_not(self):
         with tempfile.TemporaryDirectory() as folder:
