@@ -1,6 +1,7 @@
 #include "elastic/meetings.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "brigade/error.h"
 #include "brigade/local_sgd/model_averager.h"

@@ -1,6 +1,7 @@
 #include "brigade/local_sgd/diloco.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include "brigade/hooks/registry.h"

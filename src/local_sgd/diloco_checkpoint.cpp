@@ -1,5 +1,6 @@
 // A DiLoCo's state, out and in.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <charconv>
 

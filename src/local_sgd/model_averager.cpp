@@ -1,6 +1,7 @@
 #include "brigade/local_sgd/model_averager.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace brigade {
 namespace {

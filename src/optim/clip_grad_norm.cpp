@@ -1,6 +1,7 @@
 #include "brigade/optim/clip_grad_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <map>

@@ -1,6 +1,7 @@
 #include "brigade/optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <charconv>
 

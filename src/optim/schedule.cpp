@@ -80,7 +80,8 @@ Schedule step_decay(double lr, int64_t every, double gamma) {
   check_steps("every", every);
   check_positive("gamma", gamma);
   return Schedule([=](int64_t step) {
-    return lr * std::pow(gamma, static_cast<double>(step / every));
+    const int64_t decays = step / every;
+    return lr * std::pow(gamma, static_cast<double>(decays));
   });
 }
 

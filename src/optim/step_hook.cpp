@@ -1,6 +1,7 @@
 #include "optim/step_hook.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>

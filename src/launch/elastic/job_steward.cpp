@@ -28,7 +28,8 @@ constexpr milliseconds kToBecomeReady{60'000};
 
 std::string seconds_text(milliseconds time) {
   std::ostringstream text;
-  text << static_cast<double>(time.count() / 100) / 10 << " s";
+  const auto tenths = time.count() / 100;
+  text << static_cast<double>(tenths) / 10 << " s";
   return text.str();
 }
 
@@ -224,9 +225,10 @@ void JobSteward::lose_silent_guests(Time now) {
   std::vector<std::pair<int, std::string>> lost;
   for (const auto& [number, guest] : guests_) {
     const auto silence = book_->silence(number, now);
-    const bool waited_for = std::ranges::any_of(local_ranks_, [&](const auto& worker) {
-      return host_of(worker.first) == number && membership_->waits_for(worker.first);
-    });
+    const auto is_awaited = [this, host = number](const auto& worker) {
+      return host_of(worker.first) == host && membership_->waits_for(worker.first);
+    };
+    const bool waited_for = std::ranges::any_of(local_ranks_, is_awaited);
     const bool hurry = waited_for || membership_->finished();
     if (silence <= (hurry ? std::min(limit_, kGuestSilence) : limit_)) continue;
     lost.emplace_back(number, "host " + guest.name +

@@ -43,7 +43,7 @@ void StatusFolder::begin_attempt(int attempt, int first_rank, int world,
 
 std::string StatusFolder::page_for(int rank, bool replaces) {
   if (path_.empty()) return "";
-  const std::string page = rank_page_of(path_, rank);
+  std::string page = rank_page_of(path_, rank);
   const std::string fresh = page + ".new";
   unlink(fresh.c_str());
   // The one who died, or is being ended, keeps its own.
