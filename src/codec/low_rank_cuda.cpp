@@ -94,7 +94,7 @@ void project_back(const Matrices& matrices) {
     const auto count = static_cast<int>(some.size());
     const int parts = parts_of(first.m.size(0), first.m.size(1));
     const at::Tensor partial =
-        parts > 1 ? at::empty({count * parts * first.q.numel()}, first.q.options())
+        parts > 1 ? at::empty({int64_t{count} * parts * first.q.numel()}, first.q.options())
                   : at::Tensor();
     on_cuda(kWho, first.m, [&](const OnCuda& on) {
       return on.kernels.low_rank_project_back(shape, some.data(), count, parts,

@@ -47,8 +47,9 @@ struct Moments {
 
 Moments moments_of(const at::Tensor& values) {
   const int64_t features = values.size(1);
+  const int64_t each = values.numel() / features;
   Moments own;
-  own.count = static_cast<double>(values.numel() / features);
+  own.count = static_cast<double>(each);
   if (values.numel() == 0) {
     own.mean = own.squares = at::zeros({features}, values.options());
     return own;
@@ -82,7 +83,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const Moments& joined, double eps, const ProcessGroup& group) {
     const at::Tensor scale = (joined.squares / joined.count + eps).rsqrt();
-    const at::Tensor normal =
+    at::Tensor normal =
         (input - along_features(joined.mean, input)) * along_features(scale, input);
     context->save_for_backward({normal, scale});
     context->saved_data["count"] = joined.count;

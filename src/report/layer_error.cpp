@@ -1,9 +1,7 @@
 #include "brigade/report/layer_error.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
 
 #include <limits>
 

@@ -6,7 +6,7 @@ _LONG = 6  # T + 2 s, and the time in which the launcher ends the stopped one
 
 ROWS = [
     Fault("rank {} is stopped for good in a step", (start, at_step(8), lambda job, value: send("STOP", f"rank {value}")(job, value)),
-          lambda value: Ends(launcher=(None, f"rank {value}(, which stood still| of 2 did not come.*stopped|: stopped)"),
+          lambda value: Ends(launcher=(None, f"rank {value}(, which stood still| of 2 did not come.*stopped|: stopped| came, but did not go on)"),
                              rank0=(None, ""), rank1=(None, ""), within=_LONG + 2),
           jobs=LAUNCHED, each=("1", "0")),
     Fault("rank 1 is stopped for good in a step, without a launcher",
