@@ -92,9 +92,9 @@ void top_k(std::span<const float> src, float factor, std::span<float> residual,
            std::span<float> values, std::span<std::uint16_t> places) noexcept {
   alignas(64) float own[kTopKBlock];
   Place candidates[kTopKBlock];
-  float* p = residual.empty() ? own : residual.data();
-  const bool finite =
-      residual.empty() ? add_up<false>(src, factor, p) : add_up<true>(src, factor, p);
+  const bool keeps = !residual.empty();
+  float* p = keeps ? residual.data() : own;
+  const bool finite = keeps ? add_up<true>(src, factor, p) : add_up<false>(src, factor, p);
   if (!finite) {
     std::ranges::fill(values, std::numeric_limits<float>::quiet_NaN());
     std::ranges::fill(places, Place{0});
