@@ -22,12 +22,18 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
 }
 
+// What gloo opens for a group besides a connection to each peer, and some for others that
+// begin something meanwhile.
+constexpr int kDescriptors = 8;
+
 // In larger groups it would be much to tell.
 constexpr int kTellsConnections = 64;
 
 // `endpoints` gets where this rank's peers reach it and then, in front of each a space, its
 // ends of the connections that it has opened.
 BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints) {
+  check_descriptors(static_cast<size_t>(state.size + kDescriptors),
+                    "the connections of " + std::to_string(state.size) + " ranks");
   try {
     const bool tells = state.size <= kTellsConnections;
     const auto before = tells ? connections() : std::map<ino_t, std::string>();
@@ -42,6 +48,9 @@ BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints
     for (const auto& [inode, end] : connections())
       if (!before.contains(inode) && end != listens_at) endpoints += " " + end;
     return backend;
+  } catch (const c10::DistNetworkError& error) {
+    throw RendezvousError("lost the store while gloo was to connect the ranks: " +
+                          base::cause_of(error));
   } catch (const std::exception& error) {
     const auto& gloo = state.gloo;
     throw RendezvousError(

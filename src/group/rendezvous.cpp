@@ -65,7 +65,7 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
                                 : reach(master.host, master.port, deadline);
   // LibTorch's own server would listen on every interface.
   if (host_it) {
-    check_descriptors();
+    check_descriptors_of_store();
     options.masterListenFd = listen_for(there, master, environment);
   }
   try {

@@ -1,11 +1,14 @@
 #include "group/sockets.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <memory>
 #include <string_view>
 
+#include "brigade/error.h"
 #include "group/network.h"
 
 namespace brigade::group {
@@ -20,6 +23,20 @@ std::vector<int> open_descriptors() {
     if (error == std::errc() && end == name.data() + name.size()) found.push_back(fd);
   }
   return found;
+}
+
+void check_descriptors(size_t count, const std::string& whom) {
+  std::vector<int> copies;
+  while (copies.size() < count) {
+    const int copy = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (copy < 0) break;
+    copies.push_back(copy);
+  }
+  for (const int copy : copies) close(copy);
+  if (copies.size() == count) return;
+  throw Error("too few file descriptors are left for " + whom + ": " +
+              std::to_string(copies.size()) + " of the " + std::to_string(count) +
+              " that it needs; raise the limit (ulimit -n)");
 }
 
 std::string end_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {

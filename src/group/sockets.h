@@ -11,6 +11,10 @@ namespace brigade::group {
 
 std::vector<int> open_descriptors();
 
+// Throws Error when this process can't open `count` more descriptors, which `whom` needs:
+// libraries that are refused one on a thread of their own abort, or wait for ever.
+void check_descriptors(size_t count, const std::string& whom);
+
 // One end of a connected TCP socket, "127.0.0.1:4711": `name` is getpeername or
 // getsockname. Empty: it is no socket, or has no such end.
 std::string end_of(int socket, int (*name)(int, sockaddr*, socklen_t*));

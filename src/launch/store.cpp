@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kFirstAnswer{10'000};
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> Listener::serve() {
-  group::check_descriptors();
+  group::check_descriptors_of_store();
   c10d::TCPStoreOptions options;
   options.port = port_;
   options.isServer = true;

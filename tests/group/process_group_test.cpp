@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <random>
@@ -255,6 +257,31 @@ TEST(ProcessGroup, ACollectiveWithoutItsPeersTimesOut) {
     group.barrier(20s);
   };
   testing::run_ranks(2, body, short_limit);
+}
+
+// Gloo, refused a descriptor on its own thread, would end the process.
+TEST(ProcessGroup, WithoutDescriptorsForItsConnectionsAnotherGroupIsRefused) {
+  testing::run_ranks(2, [](ProcessGroup group) {
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const int next = dup(0);  // the first number that is free
+    close(next);
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(next) + 6;
+    setrlimit(RLIMIT_NOFILE, &few);
+    try {
+      group.duplicate();
+      ADD_FAILURE() << "it has come about";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find("too few file descriptors are left for the "
+                          "connections of 2 ranks: 6 of the 10"),
+                std::string::npos)
+          << error.what();
+    }
+    setrlimit(RLIMIT_NOFILE, &before);
+    expect_sum(group);
+  });
 }
 
 TEST(ProcessGroup, WrapsAGroupThatSomebodyElseMade) {

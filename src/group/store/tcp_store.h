@@ -9,8 +9,7 @@ namespace brigade::group {
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
                                                   const c10d::TCPStoreOptions& options);
 
-// Throws Error when this process has too few descriptors left to host a store: LibTorch's
-// would abort, or wait for ever for a connection that it cannot accept.
-void check_descriptors();
+// Throws Error when this process has too few descriptors left to host a store.
+void check_descriptors_of_store();
 
 }  // namespace brigade::group
