@@ -23,7 +23,7 @@ ROWS = [
           Ends(launcher=(1, "Too many open files"), rank0=(None, "Too many open files|peer"), rank1=(1, "Too many open files"))),
     Fault("rank 1 gets no more memory", (start, at_step(8), limit("AS", "rank 1", 0)),
           # It may have all that it needs already.
-          EndsOrTrains(Ends(launcher=((1, 134), "rank 1 failed(.|\n)*(bad_alloc|memory)"), rank0=(None, "peer|rank 1|imed out"),
+          EndsOrTrains(Ends(launcher=((1, 134), "rank 1( failed|: )(.|\n)*(bad_alloc|memory)"), rank0=(None, "peer|rank 1|imed out"),
                             rank1=(None, "bad_alloc|memory")))),
     Fault("rank 1 asks for more memory than there is", (with_args("--fault", "memory@1"), start),
           Ends(launcher=(1, "rank 1 failed")), jobs=PYTHON),
@@ -42,7 +42,7 @@ ROWS = [
           jobs=("train", "bare"), limit=20, needs=("root",)),
     Fault("the folder of the logs may not be written",
           (as_nobody, locked_folder("logs"), with_run_options("--log-dir", "logs"), start),
-          Ends(launcher=((1, 2), f"logs.*{_DENIED}"), resumes=False), jobs=("run", "py-run"), limit=20, needs=("root",)),
+          Ends(launcher=((1, 2), f"logs.*{_DENIED}"), resumes=False), jobs=("run",), limit=20, needs=("root",)),
     Fault("stdout is full", (with_stdout("full"), start),
           Ends(launcher=(None, "No space left|stdout|standard output"), rank0=(None, "No space left|stdout|standard output"), rank1=None, resumes=False, within=20), jobs=CPP, limit=20),
     Fault("stdout and stderr are full", (with_stdout("and stderr full"), start), Ends(resumes=False, within=20),

@@ -1,5 +1,6 @@
 // brigade bench: how long each hook takes to reduce gradients, in real processes, with the
 // result verified in the same run.
+#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

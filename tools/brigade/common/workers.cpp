@@ -131,8 +131,11 @@ void launch_workers(const WorkerOptions& options,
       return;
     } catch (const ConfigError& error) {
       first->leave(exit_code = 2, error.what());
-    } catch (const std::exception& error) {
+    } catch (const Error& error) {
       first->leave(exit_code, base::report_of(error));
+    } catch (const std::exception& error) {  // somebody else's, who does not know the rank
+      first->leave(exit_code,
+                   "rank " + std::to_string(rank) + ": " + base::report_of(error));
     }
     ++first->ended;
     let_others_end(first->ended, options.workers);
