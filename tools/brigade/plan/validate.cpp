@@ -23,11 +23,10 @@ std::vector<double> measure(const Probe& probe, int64_t bytes, int ranks,
                             const ShapedLink* link) {
   const Answers answers;
   run_workers(measuring_workers(ranks, "cpu", link), [&](const Worker& worker) {
-    const auto& [group, device] = worker;
     Terminal terminal;
-    Reduction reduction(group, shapes_of_size(bytes), device);
+    Reduction reduction(worker.group, shapes_of_size(bytes), worker.device);
     const auto take = [&](const std::string& spec) {
-      const bool speaks = group.rank() == 0;
+      const bool speaks = worker.group.rank() == 0;
       if (speaks) terminal.progress((link ? link->rate() : "loopback") + "  " + spec);
       const ReductionTimes times = reduction.time(spec, 0.6, 3, 40);
       if (speaks) answers.add(quantile(times.seconds, 0.5));
@@ -75,8 +74,7 @@ double reckoned(const Probe& probe, HookCost cost, const ShapeList& shapes,
 }
 
 std::string title_of(const ValidationSetting& setting) {
-  const std::string rate =
-      setting.link_bits > 0 ? rate_text(setting.link_bits) : "loopback";
+  std::string rate = setting.link_bits > 0 ? rate_text(setting.link_bits) : "loopback";
   if (setting.hosts == 2 && setting.ranks_per_host == 1) return rate;
   return std::to_string(setting.hosts) + " x " + std::to_string(setting.ranks_per_host) +
          ", " + rate;

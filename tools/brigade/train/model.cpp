@@ -87,12 +87,13 @@ struct BlockImpl : nn::Module {
 
   at::Tensor forward(at::Tensor x, const at::Tensor& future) {
     const auto batch = x.size(0), time = x.size(1), width = x.size(2);
+    const auto head_width = width / kAttentionHeads;
     const auto parts = heads(norm1(x))
-                           .view({batch, time, 3, kAttentionHeads, width / kAttentionHeads})
+                           .view({batch, time, 3, kAttentionHeads, head_width})
                            .permute({2, 0, 3, 1, 4})
                            .unbind(0);  // query, key, value: batch, head, time, width
     at::Tensor scores = torch::matmul(parts[0], parts[1].transpose(2, 3)) /
-                        std::sqrt(static_cast<double>(width / kAttentionHeads));
+                        std::sqrt(static_cast<double>(head_width));
     scores = scores.masked_fill(future, -INFINITY).softmax(3);
     const at::Tensor seen =
         torch::matmul(scores, parts[2]).transpose(1, 2).reshape({batch, time, width});

@@ -72,7 +72,7 @@ void print_hooks(Terminal& terminal, const Sweep& sweep, const Setting& setting)
 
 std::string cell_of(const Sweep& sweep, const Setting& setting) {
   const size_t choice = setting.advice.choice;
-  const std::string exact = milliseconds(setting.steps[0].seconds);
+  std::string exact = milliseconds(setting.steps[0].seconds);
   if (choice == 0) return exact;
   return exact + ", " + sweep.hooks[choice].spec + " " +
          decimals(share_of_exact(setting, choice), 2);
