@@ -3,7 +3,12 @@
 import copy
 import datetime
 import io
+import os
 import pickle
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -316,27 +321,89 @@ def test_join_divides_by_the_ranks_that_still_have_input(ranks):
     assert max(ranks(2, join_by_active_ranks)) < 1e-6
 
 
-def interrupted():
-    """Rank 1 does not come to its backward pass: Ctrl-C gets rank 0 out of its wait."""
-    import os
-    import signal
+def averages_for_a_while(state, bucket):
+    """After so many passes its futures do not complete any more."""
+    if state["passes"] == 0:
+        return torch.futures.Future()
+    state["passes"] -= bucket.is_last()
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
 
-    model = wrap(small_net(), process_group=dist.new_group([0, 1], timeout=datetime.timedelta(seconds=30)))
-    store = dist.distributed_c10d._get_default_store()
-    if dist.get_rank() == 1:
-        store.wait(["interrupted"])
-        return 0.0
-    loss = model(rows()).square().mean()
-    brigade.set_hook(model, "fp16")
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+
+def press_ctrl_c_after(event):
+    def press():
+        event.wait()
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer.start()
+    threading.Thread(target=press, daemon=True).start()
+
+
+def interrupted(hook, passes):
+    """Rank 1 comes to so many backward passes, and not to the next: Ctrl-C gets rank 0 out of its wait."""
+    model = wrap(small_net(), process_group=dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60)))
+    store = dist.distributed_c10d._get_default_store()
+    if passes or dist.get_rank() == 0:
+        brigade.set_hook(model, hook, {"passes": passes} if callable(hook) else None)
+    for number in range(passes):
+        step(model, rows(number))
+    done = f"interrupted {getattr(hook, '__name__', hook)} {passes}"
+    if dist.get_rank() == 1:
+        store.wait([done])
+        return 0.0
+    begun = threading.Event()
+    output = model(rows())
+    output.register_hook(lambda gradient: begun.set())
+    press_ctrl_c_after(begun)
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        loss.backward()
-    store.set("interrupted", "1")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            output.square().mean().backward()
+    finally:
+        store.set(done, "1")
     return time.monotonic() - began
 
 
-def test_ctrl_c_interrupts_the_wait_for_a_missing_rank(ranks):
-    assert max(ranks(2, interrupted)) < 10
+@pytest.mark.parametrize("hook, passes", [("fp16", 0), ("int8", 3), (None, 3), ("powersgd:start=0", 3), (averages_for_a_while, 3)])
+def test_ctrl_c_interrupts_the_wait_for_a_missing_rank(ranks, hook, passes):
+    assert max(ranks(2, interrupted, hook, passes)) < 10
+
+
+STOPPED = """
+import os, signal, sys, torch, torch.distributed as dist, brigade
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+brigade.set_hook(model, "int8")
+for step in range(4):
+    output = model(torch.ones(2, 64))
+    if step == 3 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if step == 3:
+        output.register_hook(lambda gradient: print("waits", flush=True))
+    output.sum().backward()
+"""
+
+
+def test_a_program_that_waits_for_a_stopped_rank_ends_at_ctrl_c(tmp_path):
+    """The time limit is torch's half an hour."""
+    script = tmp_path / "train.py"
+    script.write_text(STOPPED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    first, second = [subprocess.Popen([sys.executable, str(script)], env={**environment, "RANK": str(rank)}, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        assert first.stdout.readline() == "waits\n"
+        time.sleep(1)
+        first.send_signal(signal.SIGINT)
+        _, told = first.communicate(timeout=30)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert first.returncode == -signal.SIGINT and "KeyboardInterrupt" in told, told
