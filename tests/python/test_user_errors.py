@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import gc
 import io
 import os
 import pickle
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from brigade import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def two_models(spec):
@@ -241,6 +243,37 @@ def copies():
 
 def test_copies_and_pickles_say_that_the_hook_stays_behind(ranks):
     ranks(2, copies)
+
+
+def copies_of_registered(hook, title):
+    """The same for a hook that came by torch's own way, before the first backward pass and after it."""
+    gc.collect()  # no model has it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert copy.deepcopy(hook) is hook and pickle.loads(pickle.dumps(hook)) is hook
+    model = DistributedDataParallel(small_net())
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=0) if hook is powerSGD_hook.powerSGD_hook else None
+    model.register_comm_hook(state, hook)
+    for number in range(2):
+        with pytest.warns(UserWarning, match=f"the copy of a model with the hook '{title}' has no hook"):
+            twin = copy.deepcopy(model)
+        with pytest.warns(UserWarning, match=f"the pickle of a model with the hook '{title}' has no hook"):
+            loaded = pickle.loads(pickle.dumps(model))
+        for each in (twin, loaded):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                copy.deepcopy(each)
+                brigade.set_hook(each, "bf16")
+            step(each, rows(number))
+            assert brigade.hook_stats(each).total.steps == 1
+        with pytest.raises(brigade.ConfigError, match=f"this model has the comm hook '{title}' already"):
+            brigade.set_hook(model, "bf16")
+        step(model, rows(number))
+
+
+@pytest.mark.parametrize("hook", [default_hooks.fp16_compress_hook, powerSGD_hook.powerSGD_hook], ids=lambda hook: hook.__name__)
+def test_copies_of_a_model_with_a_registered_hook_say_so_too(ranks, hook):
+    ranks(2, copies_of_registered, hook, hook.__name__)
 
 
 def clear_errors():
