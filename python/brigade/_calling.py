@@ -6,6 +6,7 @@ import functools
 import gc
 import hashlib
 import inspect
+import numbers
 import threading
 import warnings
 import weakref
@@ -58,6 +59,13 @@ def check_group(group: Any) -> Any:
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise _native.ConfigError(f"expected a process group of torch.distributed, or None, got {group!r}")
     return group
+
+
+def check_whole(who: str, **options: Any) -> None:
+    """Native code would refuse a fraction too, in pybind's words. It says which range they must be in."""
+    for name, value in options.items():
+        if not isinstance(value, numbers.Integral):
+            raise _native.ConfigError(f"{who}: {name} is {value!r}, but must be a whole number")
 
 
 def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -301,6 +301,17 @@ def clear_errors():
         post_localSGD_hook.PostLocalSGDState(None, None, 1.5)
     with pytest.raises(brigade.ConfigError, match="needs a brigade.post_localSGD_hook.PostLocalSGDState, got NoneType"):
         brigade.set_hook(model, post_localSGD_hook.post_localSGD_hook, None)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    for make, told in ((lambda: brigade.LocalSGD(model, sgd, period=1.5), "LocalSGD: period is 1.5"),
+                       (lambda: brigade.LocalSGD(model, sgd, period=2, warmup_steps="3"), "LocalSGD: warmup_steps is '3'"),
+                       (lambda: brigade.LocalSGD(model, sgd, levels={2: 1.5}), r"LocalSGD: levels\[2\] is 1.5"),
+                       (lambda: brigade.LocalSGD(model, sgd, levels={2.5: 1}), "LocalSGD: a period of levels is 2.5"),
+                       (lambda: brigade.DiLoCo(model.module, sgd, period=1.5), "DiLoCo: period is 1.5"),
+                       (lambda: brigade.DiLoCo(model.module, sgd, delay=None), "DiLoCo: delay is None"),
+                       (lambda: brigade.averagers.PeriodicModelAverager(1.5), "PeriodicModelAverager: period is 1.5"),
+                       (lambda: brigade.averagers.HierarchicalModelAverager({2.5: 1}), "HierarchicalModelAverager: a period is 2.5")):
+        with pytest.raises(brigade.ConfigError, match=f"{told}, but must be a whole number"):
+            make()
     brigade.set_hook(model, "powersgd:start=0")
     step(model, rows(width=64))
     saved = brigade.state_dict(model)
@@ -310,6 +321,11 @@ def clear_errors():
     for named in (brigade.Hook, brigade.HookStats, brigade.HookTraffic, brigade.Error, brigade.ConfigError, brigade.HookError,
                   brigade.MismatchError, brigade.TimeoutError, brigade.RendezvousError, brigade.CheckpointError):
         assert named.__doc__, named
+    for kind in (brigade.Hook, brigade.HookStats, brigade.HookTraffic):
+        for name, member in vars(kind).items():
+            # pybind begins a method's with its signature.
+            words = (member.__doc__ or "").replace("\n", " ").partition("->")[2 if callable(member) else 0]
+            assert name.startswith("_") or " " in words.strip(), (kind, name)
 
 
 def test_wrong_arguments_are_told_in_words(ranks):
