@@ -96,6 +96,22 @@ void bind_stats(py::module_& m) {
                     "What the hook has decided so far, a line each.");
 }
 
+// To the log that torch's PowerSGD writes to, in its words. Asks for the logger each time:
+// a hook may end without the GIL, so it holds nothing of Python's.
+void log_compression(int64_t iteration, const CompressionStats& stats) {
+  py::gil_scoped_acquire locked;
+  try {
+    py::module_::import("logging")
+        .attr("getLogger")("torch.distributed.brigade.powerSGD_hook")
+        .attr("info")(
+            "Compression stats: iter %s, total before compression %s, total after "
+            "compression %s, rate %s",
+            iteration, stats.elements_before, stats.elements_after, stats.rate);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("the log of PowerSGD's compression");
+  }
+}
+
 void bind_hooks(py::module_& m) {
   py::class_<Hook, std::shared_ptr<Hook>>(
       m, "Hook", "A native hook, as brigade.make_hook() makes one. One serves one model.")
@@ -166,6 +182,7 @@ void bind_hooks(py::module_& m) {
                                 .orthogonalization_epsilon = epsilon,
                                 .random_seed = seed,
                                 .compression_stats_logging_frequency = logging_frequency,
+                                .report = log_compression,
                                 .batch_tensors_with_same_shape = batch};
         return batched ? make_batched_power_sgd(options) : make_power_sgd(options);
       },
