@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
+import inspect
+import numbers
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -58,6 +61,13 @@ def check_group(group: Any) -> Any:
     return group
 
 
+def check_whole(who: str, **options: Any) -> None:
+    """Native code would refuse a fraction too, in pybind's words. It says which range they must be in."""
+    for name, value in options.items():
+        if not isinstance(value, numbers.Integral):
+            raise _native.ConfigError(f"{who}: {name} is {value!r}, but must be a whole number")
+
+
 def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Runs a native hook on a bucket that Python was handed."""
     native: NativeHook = function.native  # type: ignore[attr-defined]
@@ -76,13 +86,57 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
     return reduction.run(bucket)
 
 
-def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
-    """The parameters' names in the model that `function` was registered on with `state`: a bucket does not tell."""
+def _registrations(function: CommHook) -> Iterator[tuple[DistributedDataParallel, Any]]:
+    """The models that `function` was registered on by torch's own register_comm_hook, and its states: a bucket does not tell."""
     for each in gc.get_objects():
-        if issubclass(type(each), DistributedDataParallel) and any(
-                hook is function and given is state for hook, given in each.__dict__.get("_comm_hooks", ())):
-            return [(parameter, name) for name, parameter in each.module.named_parameters()]
+        if issubclass(type(each), DistributedDataParallel):
+            for hook, state in each.__dict__.get("_comm_hooks", ()):
+                if inspect.unwrap(hook) is inspect.unwrap(function):
+                    yield each, state
+
+
+def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
+    """The parameters' names in the model that `function` was registered on with `state`."""
+    for model, given in _registrations(function):
+        if given is state:
+            return [(parameter, name) for name, parameter in model.module.named_parameters()]
     return []
+
+
+def _tell_left_behind(what: str, title: str) -> None:
+    warnings.warn(f"{what} of a model with the hook '{title}' has no hook: set one on it with brigade.set_hook", stacklevel=5)
+
+
+class NativeCommHook:
+    """A comm hook of this package: a function in all but one thing. It stands in the list of hooks of each model that torch's own
+    register_comm_hook has put it on, and says, when such a model is copied or pickled, that it stays behind.
+
+    The list is copied, the Reducer is not.
+    """
+
+    native: NativeHook
+    __qualname__: str
+
+    def __init__(self, function: CommHook) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return self._function(state, bucket)
+
+    def __repr__(self) -> str:
+        return f"<comm hook {self.__module__}.{self.__qualname__}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NativeCommHook:
+        if any(id(model) in memo and hook_in_reducer(model) for model, _ in _registrations(self)):
+            _tell_left_behind("the copy", self.__qualname__)
+        return self
+
+    def __reduce__(self) -> str:
+        # A pickle does not tell what it is of.
+        if any(hook_in_reducer(model) for model, _ in _registrations(self)):
+            _tell_left_behind("the pickle", self.__qualname__)
+        return self.__qualname__  # as functions are: by name
 
 
 def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
@@ -90,7 +144,7 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
 
     def mark(function: CommHook) -> CommHook:
         function.native = native  # type: ignore[attr-defined]
-        return function
+        return NativeCommHook(function)
 
     return mark
 
@@ -148,15 +202,11 @@ class HookMark:
     def __init__(self, title: str) -> None:
         self.title = title
 
-    def _tell(self, what: str) -> None:
-        warnings.warn(f"{what} of a model with the hook '{self.title}' has no hook: set one on it with brigade.set_hook",
-                      stacklevel=5)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        self._tell("the copy")
+        _tell_left_behind("the copy", self.title)
 
     def __reduce__(self) -> Any:
-        self._tell("the pickle")
+        _tell_left_behind("the pickle", self.title)
         return (type(None), ())
 
 
@@ -177,18 +227,24 @@ def check_model(model: Any) -> None:
         f"expected a torch.nn.parallel.DistributedDataParallel, got {type(model).__qualname__}{hint}")
 
 
+def hook_in_reducer(model: DistributedDataParallel) -> str | None:
+    """The name of the hook that the model's Reducer has. A copy of a model with one has none, whatever hooks it lists."""
+    return model._get_ddp_logging_data().get("comm_hook")
+
+
 def _attach(model: DistributedDataParallel) -> Attachment:
     found = _attachments.get(model)
     if found is not None:
         return found
-    if model._comm_hooks:
-        function, _ = model._comm_hooks[0]
-        raise _native.ConfigError(
-            f"this model has the comm hook '{function.__qualname__}' already, and a Reducer keeps its first one: "
-            "set the first one with brigade.set_hook too, or wrap the module anew")
     if getattr(model, "_use_python_reducer", False):
         raise _native.ConfigError(
             "torch._dynamo.config.optimize_ddp is 'python_reducer': such a model has no Reducer to give a hook to")
+    name = hook_in_reducer(model)
+    if name is not None:
+        raise _native.ConfigError(
+            f"this model has the comm hook '{name}' already, and a Reducer keeps its first one: "
+            "set the first one with brigade.set_hook too, or wrap the module anew")
+    model._comm_hooks.clear()  # of the model that this one was copied from
     return Attachment()
 
 

@@ -35,54 +35,80 @@ class HookTraffic:
     """What a hook moved, and how long it took."""
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """Backward passes that were counted."""
     @property
-    def bytes_before(self) -> int: ...
+    def bytes_before(self) -> int:
+        """Of the buckets as they came."""
     @property
-    def bytes_sent(self) -> int: ...
+    def bytes_sent(self) -> int:
+        """What this rank put on the wire: payload, by the algorithm of each collective."""
     @property
-    def bytes_to_other_hosts(self) -> int: ...
+    def bytes_to_other_hosts(self) -> int:
+        """The part of bytes_sent that leaves this host."""
     @property
-    def collectives(self) -> int: ...
+    def collectives(self) -> int:
+        """How many were issued by this rank."""
     @property
-    def encode_seconds(self) -> float: ...
+    def encode_seconds(self) -> float:
+        """In the hook, up to its last collective."""
     @property
-    def wait_seconds(self) -> float: ...
+    def wait_seconds(self) -> float:
+        """From issuing a collective to its end."""
     @property
-    def decode_seconds(self) -> float: ...
+    def decode_seconds(self) -> float:
+        """In the hook, after its last collective."""
     @property
-    def reduce_seconds(self) -> float: ...
+    def reduce_seconds(self) -> float:
+        """From a bucket's start to its end, added up over buckets."""
     @property
-    def hidden_seconds(self) -> float: ...
+    def hidden_seconds(self) -> float:
+        """The part of reduce_seconds while backward was still computing."""
     @property
-    def overlap(self) -> float: ...
+    def overlap(self) -> float:
+        """hidden_seconds as a part of reduce_seconds, 0 to 1."""
 
 class HookStats:
     """What a hook moved: in the last step, and since it was set."""
 
     @property
-    def last_step(self) -> HookTraffic: ...
+    def last_step(self) -> HookTraffic:
+        """In the last backward pass."""
     @property
-    def total(self) -> HookTraffic: ...
+    def total(self) -> HookTraffic:
+        """Since the hook was set."""
     @property
-    def shape(self) -> str: ...
+    def shape(self) -> str:
+        """'flat', or, when the hook treats the ranks of a host as one, how they sit: '2 hosts x 4 ranks'."""
     @property
-    def parts(self) -> dict[str, HookTraffic]: ...
+    def parts(self) -> dict[str, HookTraffic]:
+        """Since the hook was set, by the name of a part of its work; for rules: by rule. Here encode, decode and hidden
+        seconds are 0."""
     @property
-    def history(self) -> list[str]: ...
+    def history(self) -> list[str]:
+        """What the hook has decided so far, a line each."""
 
 class Hook:
     """A native hook. One serves one model."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As brigade.hook_table() has it."""
     @property
-    def fingerprint(self) -> str: ...
-    def check(self, tensor: torch.Tensor) -> None: ...
-    def set_parameters(self, names: list[str]) -> None: ...
-    def state(self) -> tuple[_Tensors, _Values]: ...
-    def load_state(self, tensors: _Tensors, values: _Values) -> None: ...
-    def reset(self) -> None: ...
+    def fingerprint(self) -> str:
+        """Name and options, readable. Equal on two ranks only if their hooks do the same; compared before the first bucket."""
+    def check(self, tensor: torch.Tensor) -> None:
+        """Raises ConfigError when gradients of the tensor's dtype can't be reduced."""
+    def set_parameters(self, names: list[str]) -> None:
+        """Tells the hook the names of all parameters that will come; brigade.set_hook does so. Raises ConfigError if it has
+        no use for one of them."""
+    def state(self) -> tuple[_Tensors, _Values]:
+        """What it keeps from step to step, as (tensors, values) by name. Between steps only. brigade.state_dict gives it for
+        a checkpoint."""
+    def load_state(self, tensors: _Tensors, values: _Values) -> None:
+        """What state() gave, of a hook of the same kind and options. Between steps only."""
+    def reset(self) -> None:
+        """Forgets everything, as if new."""
 
 class Bucket:
     """The gradients of several parameters in one flat tensor, which the hook may write into."""

@@ -17,7 +17,7 @@ from torch.distributed.algorithms.model_averaging import averagers as _torchs
 from torch.distributed.algorithms.model_averaging.utils import get_params_to_average
 
 from . import _native
-from ._calling import group_or_default
+from ._calling import check_whole, group_or_default
 
 __all__ = ["HierarchicalModelAverager", "ModelAverager", "PeriodicModelAverager", "average_parameters",
            "average_parameters_or_parameter_groups", "get_params_to_average"]
@@ -66,6 +66,7 @@ class ModelAverager(_torchs.ModelAverager):
         self._native: _native.ModelAverager | None = None
         self._first = 0
         super().__init__(group_or_default(process_group))
+        check_whole(type(self).__name__, warmup_steps=warmup_steps)
         if warmup_steps < 0:
             raise _native.ConfigError(f"warmup_steps is {warmup_steps}, but must be 0 or more")
         self.warmup_steps = warmup_steps
@@ -115,6 +116,7 @@ class PeriodicModelAverager(ModelAverager):
 
     def __init__(self, period: int, warmup_steps: int = 0, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__(process_group, warmup_steps)
+        check_whole("PeriodicModelAverager", period=period)
         if period < 1:
             raise _native.ConfigError(f"PeriodicModelAverager: period is {period}, but must be 1 or more: "
                                       "the number of steps from one mean to the next")
@@ -140,6 +142,8 @@ class HierarchicalModelAverager(ModelAverager):
         if not period_group_size_dict:
             raise _native.ConfigError("HierarchicalModelAverager: period_group_size_dict is empty, but must have at least one "
                                       f"period: {{16: {dist.get_world_size(self.process_group)}}}")
+        for period, size in period_group_size_dict.items():
+            check_whole("HierarchicalModelAverager", **{"a period": period, f"period_group_size_dict[{period}]": size})
         self.period_group_size_dict = dict(period_group_size_dict)
         self._groups: OrderedDict[int, dist.ProcessGroup] | None = None
 

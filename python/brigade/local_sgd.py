@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import CommHook, attachment_of, check_model, group_or_default, install, native_of
+from ._calling import CommHook, attachment_of, check_model, check_whole, group_or_default, install, native_of
 from ._setting import hook_stats
 
 __all__ = ["DiLoCo", "LocalSGD"]
@@ -77,6 +77,9 @@ class LocalSGD:
                  state: Any = None) -> None:
         check_model(model)
         _check_optimizer("LocalSGD", optimizer)
+        check_whole("LocalSGD", warmup_steps=warmup_steps, period=period or 0)
+        for each, size in (levels or {}).items():
+            check_whole("LocalSGD", **{"a period of levels": each, f"levels[{each}]": size})
         device = str(model.device.type)
         inner, title = native_of(hook, state, device)
         self.model, self.optimizer = model, optimizer
@@ -164,6 +167,7 @@ class DiLoCo:
             raise _native.ConfigError("DiLoCo: the model averages gradients already, as a DistributedDataParallel; give the "
                                       "module inside, or one rank of each of its groups and that group")
         _check_optimizer("DiLoCo", optimizer)
+        check_whole("DiLoCo", period=period, fragments=fragments, delay=delay)
         named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else list(model)
         self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         self.optimizer = optimizer

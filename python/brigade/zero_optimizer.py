@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -86,7 +87,12 @@ def _described(zero: _TorchZero, place: int, kind: Any) -> tuple[list[tuple[str,
     """A group as native code takes it: parameters by their number among all, and the optimizer with its options."""
     before = sum(len(group["params"]) for group in zero.param_groups[:place])
     group = zero.param_groups[place]
-    options = {key: value for key, value in group.items() if key in zero.defaults and key not in _WAYS}
+    # Those that were given, for all groups or for this one: native code has torch's defaults, and not all of torch's names.
+    usual = inspect.signature(kind).parameters
+    options = {key: value for key, value in group.items()
+               if key in zero.defaults or (key in usual and key != "params" and value != usual[key].default)}
+    for way in _WAYS:
+        options.pop(way, None)
     return [(str(before + number), each) for number, each in enumerate(group["params"])], spec_of(kind, options)
 
 
@@ -104,6 +110,47 @@ def native_zero(zero: _TorchZero, kind: Any, views: bool = False) -> _native.Zer
     for place in places:
         _rate_by(zero, place, native)
     return native
+
+
+# Native state is of (tensors, values): a tensor has the key "group.0/3.exp_avg", where 3 is the parameter's number among all.
+
+def _torch_form(zero: _TorchZero, kind: Any, tensors: dict[str, torch.Tensor], values: dict[str, str]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {}
+    for key, tensor in tensors.items():
+        number, _, slot = key.partition("/")[2].partition(".")
+        state.setdefault(int(number), {})[slot] = tensor
+    for key, value in values.items():
+        number, _, slot = key.partition("/")[2].partition(".")
+        if slot == "step" and kind is not torch.optim.SGD:  # torch's counts none
+            state.setdefault(int(number), {})[slot] = torch.tensor(float(value))
+    numbers = itertools.count()
+    groups = [{**copy.deepcopy({key: value for key, value in group.items() if key != "params"}),
+               "params": [next(numbers) for _ in group["params"]]} for group in zero.param_groups]
+    return {"state": state, "param_groups": groups}
+
+
+def _native_form(kind: Any, state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, str] = {}
+    numbers = itertools.count()
+    for place, group in enumerate(state_dict["param_groups"]):
+        prefix = f"group.{place}/"
+        known = {key: value for key, value in group.items() if key in _FIXED or key == "lr"}
+        name, _, options = spec_of(kind, known).partition(":")
+        values[prefix + "optimizer"] = name
+        for option in options.split(","):
+            key, _, value = option.partition("=")
+            values[f"{prefix}options.{key}"] = value
+        here = [(next(numbers), state_dict["state"].get(each)) for each in group["params"]]
+        values[prefix + "parameters"] = "\n".join(str(number) for number, _ in here)
+        for number, kept in here:
+            if not kept:
+                continue  # it has never stepped
+            values[f"{prefix}{number}.step"] = str(int(kept.get("step", 1)))
+            for slot, value in kept.items():
+                if slot != "step" and value is not None:
+                    tensors[f"{prefix}{number}.{slot}"] = value
+    return tensors, values
 
 
 class ZeroRedundancyOptimizer(_TorchZero):
@@ -193,11 +240,10 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if self.native is None:
             return super().consolidate_state_dict(to)
         tensors, values = self.native.consolidate(to)
-        self._whole = {"tensors": tensors, "values": values} if self.rank == to else None
+        self._whole = _torch_form(self, self._optim_constructor, tensors, values) if self.rank == to else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`consolidate_state_dict` brought to this rank: in torch's form, or, with `overlap_with_ddp`, tensors and
-        values by name."""
+        """What :meth:`consolidate_state_dict` brought to this rank, in torch's form: the optimizer without ZeRO can load it too."""
         if self.native is not None and self._whole is not None:
             return self._whole
         if self.native is not None or not self._all_state_dicts:
@@ -206,11 +252,17 @@ class ZeroRedundancyOptimizer(_TorchZero):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """A consolidated state, of any number of ranks, the same on all ranks."""
+        """A consolidated state, of any number of ranks, or the state of the optimizer without ZeRO; the same on all ranks."""
         if self.native is None:
             super().load_state_dict(copy.deepcopy(state_dict))  # torch's shares its tensors, and empties the dictionary
-        else:
-            self.native.load_whole(dict(state_dict["tensors"]), dict(state_dict["values"]))
+            return
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise _native.ConfigError(f"ZeroRedundancyOptimizer: the state has {len(groups)} groups of parameters, but there are "
+                                      f"{len(self.param_groups)} here")
+        self.native.load_whole(*_native_form(self._optim_constructor, state_dict))
+        for mine, saved in zip(self.param_groups, groups):  # native code has them already
+            dict.update(mine, {key: copy.deepcopy(value) for key, value in saved.items() if key != "params"})
 
     def set_lr(self, lr: float) -> None:
         for group in self.param_groups:

@@ -1,7 +1,6 @@
 #include "announcement.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "brigade/error.h"
 #include "engine/engine.h"
 #include "group/store/watched_store.h"
+#include "interruptible.h"
 #include "reduction.h"
 
 namespace brigade::python {
@@ -28,16 +28,6 @@ constexpr std::chrono::milliseconds kLook{20};
 const std::string kAllSpoke = "all spoke";
 const std::string kAverage = "average";
 const std::string kNone = "none of brigade's";
-
-// Python's handlers run on the main thread only, which a backward pass on CPUs is on.
-void check_signals() {
-  pybind11::gil_scoped_acquire locked;
-  if (PyErr_CheckSignals() != 0) {
-    python_error interrupted;
-    interrupted.persist();
-    throw interrupted;
-  }
-}
 
 }  // namespace
 

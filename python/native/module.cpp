@@ -55,17 +55,28 @@ void bind_errors(py::module_& m) {
 
 void bind_stats(py::module_& m) {
   py::class_<HookTraffic>(m, "HookTraffic", "What a hook moved, and how long it took.")
-      .def_readonly("steps", &HookTraffic::steps)
-      .def_readonly("bytes_before", &HookTraffic::bytes_before)
-      .def_readonly("bytes_sent", &HookTraffic::bytes_sent)
-      .def_readonly("bytes_to_other_hosts", &HookTraffic::bytes_to_other_hosts)
-      .def_readonly("collectives", &HookTraffic::collectives)
-      .def_readonly("encode_seconds", &HookTraffic::encode_seconds)
-      .def_readonly("wait_seconds", &HookTraffic::wait_seconds)
-      .def_readonly("decode_seconds", &HookTraffic::decode_seconds)
-      .def_readonly("reduce_seconds", &HookTraffic::reduce_seconds)
-      .def_readonly("hidden_seconds", &HookTraffic::hidden_seconds)
-      .def_property_readonly("overlap", &HookTraffic::overlap)
+      .def_readonly("steps", &HookTraffic::steps, "Backward passes that were counted.")
+      .def_readonly("bytes_before", &HookTraffic::bytes_before,
+                    "Of the buckets as they came.")
+      .def_readonly("bytes_sent", &HookTraffic::bytes_sent,
+                    "What this rank put on the wire: payload, by the algorithm of each "
+                    "collective.")
+      .def_readonly("bytes_to_other_hosts", &HookTraffic::bytes_to_other_hosts,
+                    "The part of bytes_sent that leaves this host.")
+      .def_readonly("collectives", &HookTraffic::collectives,
+                    "How many were issued by this rank.")
+      .def_readonly("encode_seconds", &HookTraffic::encode_seconds,
+                    "In the hook, up to its last collective.")
+      .def_readonly("wait_seconds", &HookTraffic::wait_seconds,
+                    "From issuing a collective to its end.")
+      .def_readonly("decode_seconds", &HookTraffic::decode_seconds,
+                    "In the hook, after its last collective.")
+      .def_readonly("reduce_seconds", &HookTraffic::reduce_seconds,
+                    "From a bucket's start to its end, added up over buckets.")
+      .def_readonly("hidden_seconds", &HookTraffic::hidden_seconds,
+                    "The part of reduce_seconds while backward was still computing.")
+      .def_property_readonly("overlap", &HookTraffic::overlap,
+                             "hidden_seconds as a part of reduce_seconds, 0 to 1.")
       .def("__repr__", [](const HookTraffic& traffic) {
         return c10::str("HookTraffic(steps=", traffic.steps,
                         ", bytes_before=", traffic.bytes_before,
@@ -73,48 +84,85 @@ void bind_stats(py::module_& m) {
       });
   py::class_<HookStats>(m, "HookStats",
                         "What a hook moved: in the last step, and since it was set.")
-      .def_readonly("last_step", &HookStats::last_step)
-      .def_readonly("total", &HookStats::total)
-      .def_readonly("shape", &HookStats::shape)
-      .def_readonly("parts", &HookStats::parts)
-      .def_readonly("history", &HookStats::history);
+      .def_readonly("last_step", &HookStats::last_step, "In the last backward pass.")
+      .def_readonly("total", &HookStats::total, "Since the hook was set.")
+      .def_readonly("shape", &HookStats::shape,
+                    "'flat', or, when the hook treats the ranks of a host as one, how they "
+                    "sit: '2 hosts x 4 ranks'.")
+      .def_readonly("parts", &HookStats::parts,
+                    "Since the hook was set, by the name of a part of its work; for rules: "
+                    "by rule. Here encode, decode and hidden seconds are 0.")
+      .def_readonly("history", &HookStats::history,
+                    "What the hook has decided so far, a line each.");
+}
+
+// To the log that torch's PowerSGD writes to, in its words. Asks for the logger each time:
+// a hook may end without the GIL, so it holds nothing of Python's.
+void log_compression(int64_t iteration, const CompressionStats& stats) {
+  py::gil_scoped_acquire locked;
+  try {
+    py::module_::import("logging")
+        .attr("getLogger")("torch.distributed.brigade.powerSGD_hook")
+        .attr("info")(
+            "Compression stats: iter %s, total before compression %s, total after "
+            "compression %s, rate %s",
+            iteration, stats.elements_before, stats.elements_after, stats.rate);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("the log of PowerSGD's compression");
+  }
 }
 
 void bind_hooks(py::module_& m) {
   py::class_<Hook, std::shared_ptr<Hook>>(
       m, "Hook", "A native hook, as brigade.make_hook() makes one. One serves one model.")
-      .def_property_readonly("name", &Hook::name)
-      .def_property_readonly("fingerprint", &Hook::fingerprint)
+      .def_property_readonly("name", &Hook::name, "As brigade.hook_table() has it.")
+      .def_property_readonly("fingerprint", &Hook::fingerprint,
+                             "Name and options, readable. Equal on two ranks only if their "
+                             "hooks do the same; compared before the first bucket.")
       .def("__repr__",
            [](const Hook& hook) { return "<brigade.Hook " + hook.name() + ">"; })
-      .def("check",
-           [](const Hook& hook, const at::Tensor& tensor) {
-             hook.check_dtype(tensor.scalar_type());
-           })
-      .def("set_parameters",
-           [](Hook& hook, const std::vector<std::string>& names) {
-             hook.set_parameters(names);
-           })
+      .def(
+          "check",
+          [](const Hook& hook, const at::Tensor& tensor) {
+            hook.check_dtype(tensor.scalar_type());
+          },
+          py::arg("tensor"),
+          "Raises ConfigError when gradients of the tensor's dtype can't be reduced.")
+      .def(
+          "set_parameters",
+          [](Hook& hook, const std::vector<std::string>& names) {
+            hook.set_parameters(names);
+          },
+          py::arg("names"),
+          "Tells the hook the names of all parameters that will come; brigade.set_hook "
+          "does so. Raises ConfigError if it has no use for one of them.")
       .def(
           "state",
           [](const Hook& hook) {
             HookState state = hook.state();
             return StateParts(std::move(state.tensors), std::move(state.values));
           },
-          NoGil())
+          NoGil(),
+          "What it keeps from step to step, as (tensors, values) by name. Between steps "
+          "only. brigade.state_dict gives it for a checkpoint.")
       .def(
           "load_state",
           [](Hook& hook, std::map<std::string, at::Tensor> tensors,
              std::map<std::string, std::string> values) {
             hook.load_state({std::move(tensors), std::move(values)});
           },
-          NoGil())
-      .def("reset", &Hook::reset, NoGil());
-  py::class_<PowerSGDHook, Hook, std::shared_ptr<PowerSGDHook>>(m, "PowerSGDHook")
-      .def("compression_stats", [](const PowerSGDHook& hook) {
-        const CompressionStats stats = hook.compression_stats();
-        return std::make_tuple(stats.rate, stats.elements_before, stats.elements_after);
-      });
+          py::arg("tensors"), py::arg("values"), NoGil(),
+          "What state() gave, of a hook of the same kind and options. Between steps only.")
+      .def("reset", &Hook::reset, NoGil(), "Forgets everything, as if new.");
+  py::class_<PowerSGDHook, Hook, std::shared_ptr<PowerSGDHook>>(
+      m, "PowerSGDHook", "PowerSGD, as brigade.powerSGD_hook.PowerSGDState makes it.")
+      .def(
+          "compression_stats",
+          [](const PowerSGDHook& hook) {
+            const CompressionStats stats = hook.compression_stats();
+            return std::make_tuple(stats.rate, stats.elements_before, stats.elements_after);
+          },
+          "(rate, elements before, elements after) of all that was compressed.");
 
   m.def("make_hook", [](const std::string& spec) { return make_hook(spec); });
   m.def("show_loss", &report::show_loss, py::arg("loss"),
@@ -134,6 +182,7 @@ void bind_hooks(py::module_& m) {
                                 .orthogonalization_epsilon = epsilon,
                                 .random_seed = seed,
                                 .compression_stats_logging_frequency = logging_frequency,
+                                .report = log_compression,
                                 .batch_tensors_with_same_shape = batch};
         return batched ? make_batched_power_sgd(options) : make_power_sgd(options);
       },

@@ -319,11 +319,15 @@ FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
     follow(torch_port::group_of(reducer), bucket.getBufferRef().device().type());
     agree_on_buckets(reducer);
   }
+  FuturePtr future;
   if (auto current = reduction()) {
     scale_in_join(*current->hook(), bucket, reducer);
-    return current->run(bucket);
+    future = current->run(bucket);
+  } else {
+    future = run_other(bucket, reducer);
   }
-  return run_other(bucket, reducer);
+  wait_.add(bucket, future);
+  return future;
 }
 
 FuturePtr HookSlot::run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer) {

@@ -17,6 +17,7 @@
 #include "engine/bridge.h"
 #include "engine/engine.h"
 #include "engine/gradient_drop.h"
+#include "interruptible.h"
 
 namespace c10d {
 class Reducer;
@@ -136,6 +137,7 @@ class HookSlot {
   std::shared_ptr<c10d::CommHookInterface> other_;
   std::string name_of_other_;
   std::shared_ptr<FutureLimit> limit_;  // of the other's futures
+  InterruptibleWait wait_;              // used under the Reducer's lock only
   // Whether the buckets that the ranks have compared are the first ones; empty: none are.
   std::optional<bool> agreed_on_first_;
 };

@@ -141,6 +141,46 @@ def test_options_of_power_sgd_may_be_set_until_it_is_used():
     assert brigade.powerSGD_hook.logger.name.startswith("torch.distributed.")
 
 
+def lines_of_power_sgd(way):
+    import logging
+
+    import torch
+    from models import rows, step, wrap
+
+    class Lines(logging.Handler):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+
+        def emit(self, record):
+            self.told.append(record.getMessage())
+
+    lines, logger = Lines(), logging.getLogger("torch.distributed")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(lines)
+    try:
+        model = wrap(torch.nn.Linear(32, 32))
+        state = brigade.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1, compression_stats_logging_frequency=2)
+        if way == "set":
+            brigade.set_hook(model, brigade.powerSGD_hook.powerSGD_hook, state)
+        else:
+            model.register_comm_hook(state, brigade.powerSGD_hook.powerSGD_hook)
+        for number in range(5):
+            step(model, rows(number))
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(before)
+    return [line for line in lines.told if "Compression" in line]
+
+
+@pytest.mark.parametrize("way", ["set", "registered"])
+def test_compression_is_told_to_torchs_logger_in_its_words(ranks, way):
+    for told in ranks(2, lines_of_power_sgd, way):
+        assert told == [f"Compression stats: iter {number}, total before compression {1056 * (number - 1)}, total after "
+                        f"compression {96 * (number - 1)}, rate 11.0" for number in (2, 4)]
+
+
 def groups_by_period():
     import torch
     import torch.distributed as dist

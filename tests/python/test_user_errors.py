@@ -2,8 +2,14 @@
 
 import copy
 import datetime
+import gc
 import io
+import os
 import pickle
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -15,6 +21,7 @@ import torch.distributed as dist
 from brigade import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def two_models(spec):
@@ -238,6 +245,37 @@ def test_copies_and_pickles_say_that_the_hook_stays_behind(ranks):
     ranks(2, copies)
 
 
+def copies_of_registered(hook, title):
+    """The same for a hook that came by torch's own way, before the first backward pass and after it."""
+    gc.collect()  # no model has it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert copy.deepcopy(hook) is hook and pickle.loads(pickle.dumps(hook)) is hook
+    model = DistributedDataParallel(small_net())
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=0) if hook is powerSGD_hook.powerSGD_hook else None
+    model.register_comm_hook(state, hook)
+    for number in range(2):
+        with pytest.warns(UserWarning, match=f"the copy of a model with the hook '{title}' has no hook"):
+            twin = copy.deepcopy(model)
+        with pytest.warns(UserWarning, match=f"the pickle of a model with the hook '{title}' has no hook"):
+            loaded = pickle.loads(pickle.dumps(model))
+        for each in (twin, loaded):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                copy.deepcopy(each)
+                brigade.set_hook(each, "bf16")
+            step(each, rows(number))
+            assert brigade.hook_stats(each).total.steps == 1
+        with pytest.raises(brigade.ConfigError, match=f"this model has the comm hook '{title}' already"):
+            brigade.set_hook(model, "bf16")
+        step(model, rows(number))
+
+
+@pytest.mark.parametrize("hook", [default_hooks.fp16_compress_hook, powerSGD_hook.powerSGD_hook], ids=lambda hook: hook.__name__)
+def test_copies_of_a_model_with_a_registered_hook_say_so_too(ranks, hook):
+    ranks(2, copies_of_registered, hook, hook.__name__)
+
+
 def clear_errors():
     model = wrap(nn.Linear(64, 64))
     for hook in (powerSGD_hook.powerSGD_hook, powerSGD_hook.batched_powerSGD_hook):
@@ -263,6 +301,17 @@ def clear_errors():
         post_localSGD_hook.PostLocalSGDState(None, None, 1.5)
     with pytest.raises(brigade.ConfigError, match="needs a brigade.post_localSGD_hook.PostLocalSGDState, got NoneType"):
         brigade.set_hook(model, post_localSGD_hook.post_localSGD_hook, None)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    for make, told in ((lambda: brigade.LocalSGD(model, sgd, period=1.5), "LocalSGD: period is 1.5"),
+                       (lambda: brigade.LocalSGD(model, sgd, period=2, warmup_steps="3"), "LocalSGD: warmup_steps is '3'"),
+                       (lambda: brigade.LocalSGD(model, sgd, levels={2: 1.5}), r"LocalSGD: levels\[2\] is 1.5"),
+                       (lambda: brigade.LocalSGD(model, sgd, levels={2.5: 1}), "LocalSGD: a period of levels is 2.5"),
+                       (lambda: brigade.DiLoCo(model.module, sgd, period=1.5), "DiLoCo: period is 1.5"),
+                       (lambda: brigade.DiLoCo(model.module, sgd, delay=None), "DiLoCo: delay is None"),
+                       (lambda: brigade.averagers.PeriodicModelAverager(1.5), "PeriodicModelAverager: period is 1.5"),
+                       (lambda: brigade.averagers.HierarchicalModelAverager({2.5: 1}), "HierarchicalModelAverager: a period is 2.5")):
+        with pytest.raises(brigade.ConfigError, match=f"{told}, but must be a whole number"):
+            make()
     brigade.set_hook(model, "powersgd:start=0")
     step(model, rows(width=64))
     saved = brigade.state_dict(model)
@@ -272,6 +321,11 @@ def clear_errors():
     for named in (brigade.Hook, brigade.HookStats, brigade.HookTraffic, brigade.Error, brigade.ConfigError, brigade.HookError,
                   brigade.MismatchError, brigade.TimeoutError, brigade.RendezvousError, brigade.CheckpointError):
         assert named.__doc__, named
+    for kind in (brigade.Hook, brigade.HookStats, brigade.HookTraffic):
+        for name, member in vars(kind).items():
+            # pybind begins a method's with its signature.
+            words = (member.__doc__ or "").replace("\n", " ").partition("->")[2 if callable(member) else 0]
+            assert name.startswith("_") or " " in words.strip(), (kind, name)
 
 
 def test_wrong_arguments_are_told_in_words(ranks):
@@ -316,27 +370,89 @@ def test_join_divides_by_the_ranks_that_still_have_input(ranks):
     assert max(ranks(2, join_by_active_ranks)) < 1e-6
 
 
-def interrupted():
-    """Rank 1 does not come to its backward pass: Ctrl-C gets rank 0 out of its wait."""
-    import os
-    import signal
+def averages_for_a_while(state, bucket):
+    """After so many passes its futures do not complete any more."""
+    if state["passes"] == 0:
+        return torch.futures.Future()
+    state["passes"] -= bucket.is_last()
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
 
-    model = wrap(small_net(), process_group=dist.new_group([0, 1], timeout=datetime.timedelta(seconds=30)))
-    store = dist.distributed_c10d._get_default_store()
-    if dist.get_rank() == 1:
-        store.wait(["interrupted"])
-        return 0.0
-    loss = model(rows()).square().mean()
-    brigade.set_hook(model, "fp16")
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+
+def press_ctrl_c_after(event):
+    def press():
+        event.wait()
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer.start()
+    threading.Thread(target=press, daemon=True).start()
+
+
+def interrupted(hook, passes):
+    """Rank 1 comes to so many backward passes, and not to the next: Ctrl-C gets rank 0 out of its wait."""
+    model = wrap(small_net(), process_group=dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60)))
+    store = dist.distributed_c10d._get_default_store()
+    if passes or dist.get_rank() == 0:
+        brigade.set_hook(model, hook, {"passes": passes} if callable(hook) else None)
+    for number in range(passes):
+        step(model, rows(number))
+    done = f"interrupted {getattr(hook, '__name__', hook)} {passes}"
+    if dist.get_rank() == 1:
+        store.wait([done])
+        return 0.0
+    begun = threading.Event()
+    output = model(rows())
+    output.register_hook(lambda gradient: begun.set())
+    press_ctrl_c_after(begun)
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        loss.backward()
-    store.set("interrupted", "1")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            output.square().mean().backward()
+    finally:
+        store.set(done, "1")
     return time.monotonic() - began
 
 
-def test_ctrl_c_interrupts_the_wait_for_a_missing_rank(ranks):
-    assert max(ranks(2, interrupted)) < 10
+@pytest.mark.parametrize("hook, passes", [("fp16", 0), ("int8", 3), (None, 3), ("powersgd:start=0", 3), (averages_for_a_while, 3)])
+def test_ctrl_c_interrupts_the_wait_for_a_missing_rank(ranks, hook, passes):
+    assert max(ranks(2, interrupted, hook, passes)) < 10
+
+
+STOPPED = """
+import os, signal, sys, torch, torch.distributed as dist, brigade
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+brigade.set_hook(model, "int8")
+for step in range(4):
+    output = model(torch.ones(2, 64))
+    if step == 3 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if step == 3:
+        output.register_hook(lambda gradient: print("waits", flush=True))
+    output.sum().backward()
+"""
+
+
+def test_a_program_that_waits_for_a_stopped_rank_ends_at_ctrl_c(tmp_path):
+    """The time limit is torch's half an hour."""
+    script = tmp_path / "train.py"
+    script.write_text(STOPPED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    first, second = [subprocess.Popen([sys.executable, str(script)], env={**environment, "RANK": str(rank)}, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        assert first.stdout.readline() == "waits\n"
+        time.sleep(1)
+        first.send_signal(signal.SIGINT)
+        _, told = first.communicate(timeout=30)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert first.returncode == -signal.SIGINT and "KeyboardInterrupt" in told, told

@@ -208,6 +208,72 @@ def saved_and_loaded():
     compare(models[0], list(models[1].parameters()))
 
 
+OVERLAPPED = {"adam": (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.99), "amsgrad": True}),
+              "adamw": (torch.optim.AdamW, OPTIONS), "sgd": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+              "adagrad": (torch.optim.Adagrad, {}), "rmsprop": (torch.optim.RMSprop, {"lr": 0.001, "momentum": 0.5, "centered": True}),
+              "adadelta": (torch.optim.Adadelta, {}), "adamax": (torch.optim.Adamax, {}), "rprop": (torch.optim.Rprop, {})}
+
+
+def overlap_in_torchs_form(name):
+    """Two groups with rates of their own: overlap's state goes to an optimizer of torch's on every rank, and comes back."""
+    kind, options = OVERLAPPED[name]
+
+    def groups(model):
+        first, *others = model.module.parameters()
+        return [{"params": [first], "lr": 0.002}, {"params": others}]
+
+    def overlapped():
+        model = wrap(small_net())
+        zero = ZeroRedundancyOptimizer(groups(model), kind, overlap_with_ddp=True, **options)
+        brigade.set_hook(model, hook_with_zero_step(default_hooks.allreduce_hook, model, zero))
+        return model, zero
+
+    def whole(zero):
+        zero.consolidate_state_dict(to=1)
+        shared = [zero.state_dict() if dist.get_rank() == 1 else None]
+        dist.broadcast_object_list(shared, 1)
+        return shared[0]
+
+    model, zero = overlapped()
+    for number in range(3):
+        step(model, rows(number))
+    plain = wrap(small_net())
+    plain.module.load_state_dict(model.module.state_dict())
+    optimizer = kind(groups(plain), **options)
+    optimizer.load_state_dict(whole(zero))
+    assert optimizer.param_groups[0]["lr"] == 0.002
+    for number in range(3, 5):
+        step(model, rows(number))
+        step(plain, rows(number))
+        optimizer.step()
+    compare(plain, list(model.parameters()))
+    theirs, ours = optimizer.state_dict(), whole(zero)
+    for number, kept in theirs["state"].items():
+        assert set(kept) == set(ours["state"][number])
+        for slot, value in kept.items():
+            torch.testing.assert_close(ours["state"][number][slot], value, rtol=1e-3, atol=1e-5)
+    for one, other in zip(ours["param_groups"], theirs["param_groups"]):
+        assert one["params"] == other["params"] and one["lr"] == other["lr"]
+    # And the other way, with a rate that was changed.
+    theirs["param_groups"][1]["lr"] = 0.003
+    again, loaded = overlapped()
+    again.module.load_state_dict(plain.module.state_dict())
+    loaded.load_state_dict(theirs)
+    assert loaded.param_groups[1]["lr"] == 0.003 == loaded.native.lr(1)
+    optimizer.load_state_dict(theirs)
+    step(plain, rows(5))
+    optimizer.step()
+    step(again, rows(5))
+    compare(plain, list(again.parameters()))
+    with pytest.raises(brigade.ConfigError, match="the state has 1 groups of parameters, but there are 2 here"):
+        loaded.load_state_dict({**theirs, "param_groups": theirs["param_groups"][:1]})
+
+
+@pytest.mark.parametrize("name", OVERLAPPED)
+def test_with_overlap_the_state_has_torchs_form(ranks, name):
+    ranks(2, overlap_in_torchs_form, name)
+
+
 def refused():
     model = wrap(small_net())
     other = torch.nn.Linear(2, 2)

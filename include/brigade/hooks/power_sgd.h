@@ -2,12 +2,19 @@
 // 2019).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "brigade/export.h"
 #include "brigade/hook.h"
 
 namespace brigade {
+
+struct CompressionStats {
+  double rate = 0;  // before / after; 0 while nothing was compressed
+  int64_t elements_before = 0;
+  int64_t elements_after = 0;
+};
 
 // The names are PyTorch's.
 struct PowerSGDOptions {
@@ -31,16 +38,13 @@ struct PowerSGDOptions {
   int64_t rounds = 2;
 
   // ---- changes only speed or memory
-  // Steps between two log lines with the compression statistics.
+  // Steps between two reports of the compression statistics.
   int64_t compression_stats_logging_frequency = 10'000;
+  // Gets each report, on the thread that runs the hook; must not throw. Empty: it becomes a
+  // line of LibTorch's log, at the level INFO.
+  std::function<void(int64_t iteration, const CompressionStats& stats)> report = nullptr;
   // Compress matrices of one shape in one batched product.
   bool batch_tensors_with_same_shape = false;
-};
-
-struct CompressionStats {
-  double rate = 0;  // before / after; 0 while nothing was compressed
-  int64_t elements_before = 0;
-  int64_t elements_after = 0;
 };
 
 class BRIGADE_API PowerSGDHook : public Hook {

@@ -99,7 +99,7 @@ at::ScalarType compute_dtype(at::ScalarType dtype) {
 }
 
 PowerSGDBase::PowerSGDBase(std::string name, PowerSGDOptions options)
-    : name_(std::move(name)), options_(options) {
+    : name_(std::move(name)), options_(std::move(options)) {
   check_options(name_, options_);
 }
 
@@ -135,9 +135,13 @@ void PowerSGDBase::count(const Bucket& bucket, int64_t before, int64_t after) {
   }
   if (!bucket.is_last() || progress_.iteration < progress_.next_report) return;
   const CompressionStats stats = compression_stats();
-  LOG(INFO) << name_ << ": iteration " << progress_.iteration << ", "
-            << stats.elements_before << " elements before compression, "
-            << stats.elements_after << " after, rate " << stats.rate;
+  if (options_.report) {
+    options_.report(progress_.iteration, stats);
+  } else {
+    LOG(INFO) << name_ << ": iteration " << progress_.iteration << ", "
+              << stats.elements_before << " elements before compression, "
+              << stats.elements_after << " after, rate " << stats.rate;
+  }
   progress_.next_report =
       progress_.iteration +
       std::max<int64_t>(1, options_.compression_stats_logging_frequency);
