@@ -51,7 +51,8 @@ def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         group = dist.group.WORLD
     if group is None:
         raise _native.ConfigError("no process group: call torch.distributed.init_process_group() first, or give one")
-    return check_group(group)
+    checked: dist.ProcessGroup = check_group(group)
+    return checked
 
 
 def check_group(group: Any) -> Any:
@@ -229,7 +230,9 @@ def check_model(model: Any) -> None:
 
 def hook_in_reducer(model: DistributedDataParallel) -> str | None:
     """The name of the hook that the model's Reducer has. A copy of a model with one has none, whatever hooks it lists."""
-    return model._get_ddp_logging_data().get("comm_hook")
+    logged: Any = model._get_ddp_logging_data  # has no types
+    name: str | None = logged().get("comm_hook")
+    return name
 
 
 def _attach(model: DistributedDataParallel) -> Attachment:

@@ -123,8 +123,12 @@ class Bucket:
 class Collective(Awaitable[None]):
     """A collective, to be awaited. The result is in the tensors that it was given."""
 
+    def __await__(self) -> CollectiveSteps: ...  # type: ignore[override]
+
 class CollectiveSteps(Iterator[Any]):
     """What awaiting a collective goes through."""
+
+    def __next__(self) -> Any: ...
 
 class Comm:
     """A hook's way to the other ranks, for one bucket in one step."""

@@ -39,7 +39,8 @@ def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup |
     0
     """
     tensors = _tensors(params)
-    if not tensors or process_group is dist.GroupMember.NON_GROUP_MEMBER:
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER  # a number, by its type
+    if not tensors or process_group is outside:
         return 0  # as torch's: a rank outside of the group keeps its own
     return _native.average_parameters(tensors, group_or_default(process_group), tensors[0].device.type)
 
@@ -154,7 +155,8 @@ class HierarchicalModelAverager(ModelAverager):
             self._groups = OrderedDict()
             for period, size in self.period_group_size_dict.items():
                 whole = size == dist.get_world_size(self.process_group)
-                self._groups[period] = self.process_group if whole else dist.new_subgroups(size, group=self.process_group)[0]
+                divide: Any = dist.new_subgroups
+                self._groups[period] = self.process_group if whole else divide(size, group=self.process_group)[0]
         return self._groups
 
     def _make(self, device: str) -> _native.ModelAverager:

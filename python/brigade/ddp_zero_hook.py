@@ -15,13 +15,13 @@ from .zero_optimizer import ZeroRedundancyOptimizer, native_zero
 __all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"]
 
 
-def _native_of(zero: _TorchZero) -> _native.ZeroRedundancyOptimizer:
+def _native_of(zero: Any) -> _native.ZeroRedundancyOptimizer:
     """Of an object of torch's: one that is made for it, with the optimizer that its functional one stands for."""
     native = getattr(zero, "native", None)
     if native is None:
         kinds = {functional: kind for kind, functional in functional_optim_map.items()}
         kind = kinds.get(zero._optim_constructor, zero._optim_constructor)
-        native = zero.native = native_zero(zero, kind)  # type: ignore[attr-defined]
+        native = zero.native = native_zero(zero, kind)
     return native
 
 

@@ -27,6 +27,11 @@ _CLASSES = {each.__name__.lower(): each for each in (
 _FIXED = {name for each in _CLASSES.values() for name in inspect.signature(each).parameters} - {"params", "lr", *_WAYS}
 
 
+def _torchs(thing: Any) -> Any:
+    """For what torch has and its stubs do not mention."""
+    return thing
+
+
 def _torch_class(kind: Any) -> Any:
     """The class of torch.optim that a name or a function of :mod:`brigade.optim` stands for; a class stands for itself."""
     if isinstance(kind, type):
@@ -191,7 +196,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
 
     def _verify_same_dense_param_type(self) -> None:
         if not self.overlap_with_ddp:  # native code takes them as they are
-            super()._verify_same_dense_param_type()
+            _torchs(super())._verify_same_dense_param_type()
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -203,7 +208,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         native = getattr(self, "native", None)
         if native is not None:
             place = len(self.param_groups) - 1
-            native.add_group(*_described(self, place, self._optim_constructor))
+            native.add_group(*_described(self, place, _torchs(self)._optim_constructor))
             _rate_by(self, place, native)
 
     def step(self, closure: Any = None, **kwargs: Any) -> Any:
@@ -218,10 +223,10 @@ class ZeroRedundancyOptimizer(_TorchZero):
     def _sync_params(self) -> None:
         """As torch's, except that the small parameters of a rank travel in one message."""
         if self.parameters_as_bucket_view:
-            super()._sync_params()
+            _torchs(super())._sync_params()
             return
         messages, packed = [], []
-        for rank, groups in enumerate(self._partition_parameters()):
+        for rank, groups in enumerate(_torchs(self)._partition_parameters()):
             small, whole = _by_size([each.data for group in groups for each in group["params"]])
             if small:
                 flat = torch.cat([each.flatten() for each in small])
@@ -232,7 +237,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         for message in messages:
             message.wait()
         for flat, small in packed:
-            parts = flat.split([each.numel() for each in small])
+            parts = _torchs(flat).split([each.numel() for each in small])
             torch._foreach_copy_(small, [part.view_as(each) for part, each in zip(parts, small)])
 
     def consolidate_state_dict(self, to: int = 0) -> None:
@@ -240,13 +245,13 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if self.native is None:
             return super().consolidate_state_dict(to)
         tensors, values = self.native.consolidate(to)
-        self._whole = _torch_form(self, self._optim_constructor, tensors, values) if self.rank == to else None
+        self._whole = _torch_form(self, _torchs(self)._optim_constructor, tensors, values) if self.rank == to else None
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`consolidate_state_dict` brought to this rank, in torch's form: the optimizer without ZeRO can load it too."""
         if self.native is not None and self._whole is not None:
             return self._whole
-        if self.native is not None or not self._all_state_dicts:
+        if self.native is not None or not _torchs(self)._all_state_dicts:
             raise _native.Error("Optimizer state has not been consolidated on this rank: all ranks call "
                                 f"consolidate_state_dict(to={self.rank}) first")
         return super().state_dict()
@@ -260,7 +265,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if len(groups) != len(self.param_groups):
             raise _native.ConfigError(f"ZeroRedundancyOptimizer: the state has {len(groups)} groups of parameters, but there are "
                                       f"{len(self.param_groups)} here")
-        self.native.load_whole(*_native_form(self._optim_constructor, state_dict))
+        self.native.load_whole(*_native_form(_torchs(self)._optim_constructor, state_dict))
         for mine, saved in zip(self.param_groups, groups):  # native code has them already
             dict.update(mine, {key: copy.deepcopy(value) for key, value in saved.items() if key != "params"})
 
