@@ -229,7 +229,8 @@ def check_model(model: Any) -> None:
 
 def hook_in_reducer(model: DistributedDataParallel) -> str | None:
     """The name of the hook that the model's Reducer has. A copy of a model with one has none, whatever hooks it lists."""
-    return model._get_ddp_logging_data().get("comm_hook")
+    told: dict[str, Any] = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return told.get("comm_hook")
 
 
 def _attach(model: DistributedDataParallel) -> Attachment:
