@@ -230,9 +230,8 @@ def check_model(model: Any) -> None:
 
 def hook_in_reducer(model: DistributedDataParallel) -> str | None:
     """The name of the hook that the model's Reducer has. A copy of a model with one has none, whatever hooks it lists."""
-    logged: Any = model._get_ddp_logging_data  # has no types
-    name: str | None = logged().get("comm_hook")
-    return name
+    told: dict[str, Any] = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return told.get("comm_hook")
 
 
 def _attach(model: DistributedDataParallel) -> Attachment:

@@ -187,6 +187,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if chosen in (torch.optim.Adam, torch.optim.AdamW) and not any(way in defaults for way in _WAYS):
             defaults["fused"] = True  # torch's own kernel, which makes one pass over memory
         self.overlap_with_ddp = overlap_with_ddp
+        self._kind = chosen
         self._whole: dict[str, Any] | None = None
         super().__init__(_without_names(params), chosen, group_or_default(process_group),
                          parameters_as_bucket_view and not overlap_with_ddp, False, **defaults)
@@ -208,7 +209,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         native = getattr(self, "native", None)
         if native is not None:
             place = len(self.param_groups) - 1
-            native.add_group(*_described(self, place, _torchs(self)._optim_constructor))
+            native.add_group(*_described(self, place, self._kind))
             _rate_by(self, place, native)
 
     def step(self, closure: Any = None, **kwargs: Any) -> Any:
@@ -245,7 +246,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if self.native is None:
             return super().consolidate_state_dict(to)
         tensors, values = self.native.consolidate(to)
-        self._whole = _torch_form(self, _torchs(self)._optim_constructor, tensors, values) if self.rank == to else None
+        self._whole = _torch_form(self, self._kind, tensors, values) if self.rank == to else None
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`consolidate_state_dict` brought to this rank, in torch's form: the optimizer without ZeRO can load it too."""
@@ -265,7 +266,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         if len(groups) != len(self.param_groups):
             raise _native.ConfigError(f"ZeroRedundancyOptimizer: the state has {len(groups)} groups of parameters, but there are "
                                       f"{len(self.param_groups)} here")
-        self.native.load_whole(*_native_form(_torchs(self)._optim_constructor, state_dict))
+        self.native.load_whole(*_native_form(self._kind, state_dict))
         for mine, saved in zip(self.param_groups, groups):  # native code has them already
             dict.update(mine, {key: copy.deepcopy(value) for key, value in saved.items() if key != "params"})
 

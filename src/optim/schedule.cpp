@@ -101,7 +101,7 @@ Schedule one_cycle(double max_lr, int64_t steps, const OneCycleOptions& options)
   return Schedule([=](int64_t step) {
     const auto at = static_cast<double>(step);
     if (at >= end) return last;
-    if (at <= top) return along_cosine(first, max_lr, at / top);
+    if (at < top) return along_cosine(first, max_lr, at / top);
     return along_cosine(max_lr, last, (at - top) / (end - top));
   });
 }

@@ -8,6 +8,8 @@
 
 #include "brigade/checkpoint.h"
 #include "brigade/error.h"
+#include "support/command.h"
+#include "support/ranks.h"
 
 namespace brigade::testing {
 namespace {
@@ -85,6 +87,25 @@ TEST(DataLoader, ARunTakenUpGetsTheBatchesThatWereStillToCome) {
     DistributedSampler sampler(23, 2, 1, {.seed = 5});
     sampler_part(sampler).load({.states = {saved}, .saved_ranks = 2, .ranks = 2})();
     EXPECT_EQ(std::to_string(sampler.position()), saved.values.at("position"));
+  }
+}
+
+TEST(DataLoader, EveryRankFindsItsOwnBatchesInACheckpoint) {
+  for (const int given : {0, 2, 4}) {
+    TemporaryFolder folder;
+    run_ranks(2, [&](ProcessGroup group) {
+      Loader loader = loader_of(4, false, group.rank());
+      for (int i = 0; i < given; ++i) loader.next();
+      const std::vector<CheckpointPart> saved{data_loader_part(loader)};
+      save_checkpoint(folder.path(), given, group, saved);
+      Loader resumed = loader_of(4, false, group.rank());
+      resumed.next();  // it was somewhere else before
+      const std::vector<CheckpointPart> loaded{data_loader_part(resumed)};
+      EXPECT_EQ(load_checkpoint(folder.path(), group, loaded), given);
+      EXPECT_EQ(resumed.epoch(), loader.epoch());
+      EXPECT_EQ(resumed.position(), loader.position());
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(resumed.next(), loader.next()) << given;
+    });
   }
 }
 

@@ -27,6 +27,11 @@ TEST(Schedule, RatesAreTorchs) {
        0.03887419780637107, 0.0188258346050237, 0.004951936798652629, 4e-07, 4e-07});
 }
 
+TEST(Schedule, OneCycleMayBeginAtItsTop) {
+  // Torch divides by 0 where the rise is one step long.
+  EXPECT_NEAR(one_cycle(0.1, 10, {.rising = 0.1})(0), 0.1, 1e-12);
+}
+
 TEST(Schedule, WarmUpRisesToWhatFollows) {
   expect_rates(warm_up(3, step_decay(0.4, 1, 0.5)), {0.1, 0.2, 0.3, 0.4, 0.2, 0.1});
 }

@@ -192,6 +192,13 @@ TEST(Schedule, RisesAndFalls) {
   const LrSchedule step("step:every=10,factor=0.5", 100);
   EXPECT_DOUBLE_EQ(step.factor(9), 1);
   EXPECT_DOUBLE_EQ(step.factor(25), 0.25);
+  // Without more words, a third of all steps, whether or not some of them warm up.
+  EXPECT_DOUBLE_EQ(LrSchedule("step:warmup=10", 100).factor(42), 1);
+  EXPECT_DOUBLE_EQ(LrSchedule("step:warmup=10", 100).factor(43), 0.1);
+  const LrSchedule cycle("one_cycle:rising=0.5,start_divisor=4", 100);
+  EXPECT_DOUBLE_EQ(cycle.factor(0), 0.25);
+  EXPECT_DOUBLE_EQ(cycle.factor(49), 1);
+  EXPECT_LT(cycle.factor(99), 1e-4);
 }
 
 TEST(Schedule, RefusesWhatItDoesNotKnow) {
@@ -203,6 +210,8 @@ TEST(Schedule, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(refused("cosine:floor=2").find("floor is 2"), std::string::npos);
   EXPECT_NE(refused("step:every=0").find("every is 0"), std::string::npos);
   EXPECT_NE(refused("step:factor=0").find("factor is 0"), std::string::npos);
+  EXPECT_NE(refused("one_cycle:rising=2").find("rising is 2"), std::string::npos);
+  EXPECT_NE(refused("one_cycle:warmup=2").find("warmup"), std::string::npos);
   EXPECT_NE(refused("constant:warmup=-1").find("warmup is -1"), std::string::npos);
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "base/option_spec.h"
@@ -12,55 +10,85 @@
 namespace brigade::tool {
 namespace {
 
+using optim::Schedule;
+
 void require(bool holds, const std::string& what) {
   if (!holds) throw ConfigError("--schedule: " + what);
 }
 
-}  // namespace
+// In steps; all of them, and those at the beginning that warm up.
+struct ScheduleLengths {
+  std::int64_t steps = 0;
+  std::int64_t warmup = 0;
+};
 
-LrSchedule::LrSchedule(std::string_view spec, std::int64_t steps) : steps_(steps) {
-  static constexpr std::array<std::string_view, 3> kNames{"constant", "cosine", "step"};
-  static const std::array<std::vector<std::string_view>, 3> kOptions{
-      {{"warmup"}, {"warmup", "floor"}, {"warmup", "every", "factor"}}};
+// Each makes what comes after the warm-up.
+
+Schedule constant_factor(const base::OptionSpec&, ScheduleLengths) {
+  return optim::constant(1);
+}
+
+Schedule cosine_factor(const base::OptionSpec& given, ScheduleLengths lengths) {
+  const double floor = given.number("floor", 0);
+  require(floor >= 0 && floor <= 1,
+          "floor is " + std::to_string(floor) + "; it must be from 0 to 1");
+  return optim::cosine(1, std::max<std::int64_t>(1, lengths.steps - lengths.warmup), floor);
+}
+
+Schedule step_factor(const base::OptionSpec& given, ScheduleLengths lengths) {
+  const std::int64_t third = std::max<std::int64_t>(1, lengths.steps / 3);
+  const std::int64_t every = given.integer("every", third);
+  require(every >= 1, "every is " + std::to_string(every) + "; it must be 1 or more");
+  const double factor = given.number("factor", 0.1);
+  require(factor > 0 && factor <= 1,
+          "factor is " + std::to_string(factor) + "; it must be above 0 and at most 1");
+  return optim::step_decay(1, every, factor);
+}
+
+Schedule one_cycle_factor(const base::OptionSpec& given, ScheduleLengths lengths) {
+  optim::OneCycleOptions options;
+  options.rising = given.number("rising", options.rising);
+  options.start_divisor = given.number("start_divisor", options.start_divisor);
+  options.final_divisor = given.number("final_divisor", options.final_divisor);
+  return optim::one_cycle(1, std::max<std::int64_t>(1, lengths.steps), options);
+}
+
+struct ScheduleKind {
+  std::string_view name;
+  std::vector<std::string_view> options;
+  Schedule (*make)(const base::OptionSpec& given, ScheduleLengths lengths);
+};
+
+const std::array<ScheduleKind, 4> kScheduleKinds{
+    {{"constant", {"warmup"}, constant_factor},
+     {"cosine", {"warmup", "floor"}, cosine_factor},
+     {"step", {"warmup", "every", "factor"}, step_factor},
+     {"one_cycle", {"rising", "start_divisor", "final_divisor"}, one_cycle_factor}}};
+
+Schedule made_schedule(std::string_view spec, std::int64_t steps) {
   const std::size_t colon = spec.find(':');
   const std::string_view name = spec.substr(0, colon);
-  const auto found = std::ranges::find(kNames, name);
-  require(found != kNames.end(),
-          "no schedule named '" + std::string(name) + "'" + base::suggestion(name, kNames));
-  kind_ = static_cast<Kind>(found - kNames.begin());
+  const auto kind = std::ranges::find(kScheduleKinds, name, &ScheduleKind::name);
+  if (kind == kScheduleKinds.end()) {
+    std::vector<std::string_view> names;
+    for (const ScheduleKind& each : kScheduleKinds) names.push_back(each.name);
+    require(false, "no schedule named '" + std::string(name) + "'" +
+                       base::suggestion(name, names));
+  }
   const base::OptionSpec given(
       name, colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1),
-      kOptions[static_cast<std::size_t>(kind_)], "schedule");
-  warmup_ = given.integer("warmup", 0);
-  require(warmup_ >= 0, "warmup is " + std::to_string(warmup_) + "; it must be 0 or more");
-  if (kind_ == Kind::cosine) {
-    floor_ = given.number("floor", floor_);
-    require(floor_ >= 0 && floor_ <= 1,
-            "floor is " + std::to_string(floor_) + "; it must be from 0 to 1");
-  }
-  if (kind_ == Kind::step) {
-    every_ = given.integer("every", std::max<std::int64_t>(1, steps / 3));
-    require(every_ >= 1, "every is " + std::to_string(every_) + "; it must be 1 or more");
-    decay_ = given.number("factor", decay_);
-    require(decay_ > 0 && decay_ <= 1,
-            "factor is " + std::to_string(decay_) + "; it must be above 0 and at most 1");
-  }
+      kind->options, "schedule");
+  // A cycle has its own rise, and so no such option.
+  const bool may_warm_up = std::ranges::count(kind->options, "warmup") > 0;
+  const std::int64_t warmup = may_warm_up ? given.integer("warmup", 0) : 0;
+  require(warmup >= 0, "warmup is " + std::to_string(warmup) + "; it must be 0 or more");
+  Schedule then = kind->make(given, {steps, warmup});
+  return warmup > 0 ? optim::warm_up(warmup, std::move(then)) : then;
 }
 
-double LrSchedule::factor(std::int64_t step) const {
-  if (step < warmup_) {
-    return static_cast<double>(step + 1) / static_cast<double>(warmup_ + 1);
-  }
-  const auto since = static_cast<double>(step - warmup_);
-  if (kind_ == Kind::cosine) {
-    const auto length = static_cast<double>(std::max<std::int64_t>(1, steps_ - warmup_));
-    const double along = std::min(1.0, since / length);
-    return floor_ + (1 - floor_) * 0.5 * (1 + std::cos(std::numbers::pi * along));
-  }
-  if (kind_ == Kind::step) {
-    return std::pow(decay_, std::floor(since / static_cast<double>(every_)));
-  }
-  return 1;
-}
+}  // namespace
+
+LrSchedule::LrSchedule(std::string_view spec, std::int64_t steps)
+    : factor_(made_schedule(spec, steps)) {}
 
 }  // namespace brigade::tool
