@@ -41,8 +41,13 @@ ROWS = [
           TrainsOn(), jobs=("hosts",), each=(0, 1), needs=("root",)),
     Fault("the launcher of host 1 is stopped for a second", (start, at_step(8), send("STOP", "launcher 1"), pause(1),
           send("CONT", "launcher 1")), TrainsOn(), jobs=("hosts",), needs=("root",)),
+    # Training may be over before anybody misses it; then the other launcher has ended well.
     Fault("the launcher of host {} is stopped for longer than the limit", (start, at_step(8),
           lambda job, value: send("STOP", f"launcher {value}")(job, value), pause(8),
+          lambda job, value: send("CONT", f"launcher {value}")(job, value)), Ends(launcher=None, within=12), jobs=("hosts",), each=(0, 1),
+          needs=("root",)),
+    Fault("launcher and rank of host {} are stopped for longer than the limit", (start, at_step(8),
+          lambda job, value: send("STOP", f"rank {value}")(job, value), lambda job, value: send("STOP", f"launcher {value}")(job, value), pause(8),
           lambda job, value: send("CONT", f"launcher {value}")(job, value)), Ends(within=12), jobs=("hosts",), each=(0, 1),
           needs=("root",)),
 ]
