@@ -259,8 +259,9 @@ TEST(Metrics, GarbageIsAnsweredAndTheSilentDoNotShutOthersOut) {
   const std::string reply = asked("GET /metrics HTTP/1.0\r\n\r\n");
   EXPECT_NE(reply.find("brigade_workers 2"), std::string::npos) << reply;
   const bool last_is_there = !silent.back()->has_news();
-  if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(1500))
+  if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(1500)) {
     EXPECT_TRUE(last_is_there);
+  }
   EXPECT_EQ(silent[0]->hear(), "");
 }
 
