@@ -46,7 +46,7 @@ TEST(Workers, WhatOneThrowsIsThrownAgainWithItsText) {
   } catch (const LaunchError& error) {
     ADD_FAILURE() << error.what();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "std::runtime_error: odd");
+    EXPECT_STREQ(error.what(), "rank 1: std::runtime_error: odd");
   }
 }
 
