@@ -20,7 +20,7 @@ def _row(fault, results, skipped):
     verdict = f"{len(own) - bad} of {len(own)}" if own else "needs " + without[0][3] if without else "not run"
     longest = f"{max(seconds):.1f} s" if seconds else "–"
     cells = [fault.name.replace("{}", "…") + values, ", ".join(fault.jobs), str(see), verdict, longest]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells) + " |"
 
 
 def write(path, results, skipped, options):

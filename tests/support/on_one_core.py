@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """on_one_core.py FOLDER COMMAND...: runs a test on a core that no other such test has now; where all are taken, on any. FOLDER keeps their locks.
 
-Workers that wait for each other's small messages all the time take a third less CPU time so: who is woken need not be woken on another core. It is for tests
+Workers that wait for each other's small messages all the time take less CPU time so, a sixth in a run of seven programs: who is woken need not be woken on another core. It is for tests
 of numbers; those of races have all cores.
 """
 import fcntl

@@ -23,8 +23,8 @@ ROWS = [
           Ends(launcher=(1, "Too many open files"), rank0=(None, "Too many open files|peer"), rank1=(1, "Too many open files"))),
     Fault("rank 1 gets no more memory", (start, at_step(8), limit("AS", "rank 1", 0)),
           # It may have all that it needs already.
-          EndsOrTrains(Ends(launcher=((1, 134), "rank 1( failed|: )(.|\n)*(bad_alloc|memory)|bad_alloc(.|\n)*rank 1 failed: signal SIGABRT"), rank0=(None, "peer|rank 1|imed out"),
-                            rank1=(None, "bad_alloc|memory")))),
+          EndsOrTrains(Ends(launcher=((1, 134), "rank 1( failed|: )(.|\n)*(bad_alloc|memory)|bad_alloc(.|\n)*rank 1 failed: signal SIGABRT"),
+                            rank0=(None, "peer|rank 1|imed out"), rank1=(None, "bad_alloc|memory")))),
     Fault("rank 1 asks for more memory than there is", (with_args("--fault", "memory@1"), start),
           Ends(launcher=(1, "rank 1 failed")), jobs=PYTHON),
     Fault("rank 0 may write files of 100 bytes", (start, at_step(8), limit("FSIZE", "rank 0", 100)),

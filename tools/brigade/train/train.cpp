@@ -231,7 +231,9 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
       ->check(CLI::Range(0.0, 1.0));
   command.add_option("--lr", options.lr, "learning rate, instead of the optimizer's own")
       ->check(CLI::PositiveNumber);
-  command.add_option("--schedule", options.schedule, "of the learning rate")
+  command
+      .add_option("--schedule", options.schedule,
+                  "of the learning rate: constant, cosine, step or one_cycle, with options")
       ->capture_default_str();
   command.add_option("--steps", options.steps, "to train in all")
       ->check(CLI::Range(1, 1'000'000'000))
