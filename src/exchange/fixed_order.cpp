@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "exchange/equal_messages.h"
-#include "kernels/mean.h"
+#include "exchange/rank_order.h"
 
 namespace brigade {
 namespace {
@@ -59,14 +59,8 @@ class OwnedChunks {
 };
 
 void mean_in_order(const std::vector<at::Tensor>& by_rank, at::Tensor mean) {
-  if (mean.is_cpu() && mean.scalar_type() == at::kFloat) {
-    std::vector<const float*> parts;
-    for (const at::Tensor& part : by_rank) parts.push_back(part.const_data_ptr<float>());
-    kernels::mean(parts, static_cast<size_t>(mean.numel()), mean.mutable_data_ptr<float>());
-    return;
-  }
-  at::Tensor sum = by_rank.front().clone();
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
+  if (mean_by_kernel(by_rank, mean)) return;
+  const at::Tensor sum = sum_in_order(by_rank);
   // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
   at::div_out(mean, sum,
               at::scalar_tensor(static_cast<double>(by_rank.size()), sum.options()));

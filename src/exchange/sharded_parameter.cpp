@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "exchange/flat_buffer.h"
-#include "kernels/mean.h"
+#include "exchange/rank_order.h"
 
 namespace brigade {
 
@@ -47,16 +47,9 @@ const at::Tensor& ShardedParameter::shard(int rank) const {
 }
 
 void mean_of_shards(const std::vector<at::Tensor>& by_rank, bool divided, at::Tensor mean) {
-  const auto ranks = static_cast<int64_t>(by_rank.size());
-  if (mean.is_cpu() && mean.scalar_type() == at::kFloat && !divided) {
-    std::vector<const float*> parts;
-    for (const at::Tensor& part : by_rank) parts.push_back(part.const_data_ptr<float>());
-    kernels::mean(parts, static_cast<size_t>(mean.numel()), mean.mutable_data_ptr<float>());
-    return;
-  }
-  at::Tensor sum = by_rank.front().clone();
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
-  mean.copy_(divided ? sum : sum.div_(ranks));
+  if (!divided && mean_by_kernel(by_rank, mean)) return;
+  at::Tensor sum = sum_in_order(by_rank);
+  mean.copy_(divided ? sum : sum.div_(static_cast<int64_t>(by_rank.size())));
 }
 
 }  // namespace brigade

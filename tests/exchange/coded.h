@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -39,6 +40,31 @@ inline at::Tensor coded_once(const at::Tensor& values, const Codec& codec, int64
   at::Tensor out = at::empty_like(values);
   codec.decode(wire, chunk, out);
   return out;
+}
+
+// So many of n values has each of so many owners, in whole blocks.
+inline int64_t chunk_length(int64_t n, int64_t owners, const Codec& codec) {
+  const int64_t even = (n + owners - 1) / owners;
+  return (even + codec.block() - 1) / codec.block() * codec.block();
+}
+
+// What two phases must come to: each chunk coded by everybody except its owner, added up
+// in order to the owner's values, and the sum / ranks coded once more.
+inline at::Tensor two_phase_mean(const std::vector<at::Tensor>& inputs, const Codec& codec,
+                                 int64_t ranks) {
+  const auto owners = static_cast<int64_t>(inputs.size());
+  const int64_t n = inputs[0].numel(), chunk = chunk_length(n, owners, codec);
+  std::vector<at::Tensor> chunks;
+  for (int64_t owner = 0; owner * chunk < n; ++owner) {
+    const int64_t begin = owner * chunk, length = std::min(chunk, n - begin);
+    at::Tensor sum = inputs[owner].narrow(0, begin, length).clone();
+    for (int64_t other = 0; other < owners; ++other) {
+      if (other != owner)
+        sum += coded_once(inputs[other].narrow(0, begin, length), codec, chunk, 1.0);
+    }
+    chunks.push_back(coded_once(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
+  }
+  return at::cat(chunks);
 }
 
 // They are those of the result, and the same bits on all ranks.

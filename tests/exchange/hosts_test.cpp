@@ -15,35 +15,13 @@ namespace {
 
 using engine::Engine;
 using testing::all_codecs;
-using testing::coded_once;
+using testing::chunk_length;
 using testing::expect_squares_of;
 using testing::make_bucket;
 using testing::run_ranks;
+using testing::two_phase_mean;
 using testing::values_of;
 using Hosts = std::vector<int>;  // by rank
-
-int64_t chunk_length(int64_t n, int64_t owners, const Codec& codec) {
-  const int64_t even = (n + owners - 1) / owners;
-  return (even + codec.block() - 1) / codec.block() * codec.block();
-}
-
-// The two phases over the hosts' sums.
-at::Tensor mean_of_part(const std::vector<at::Tensor>& sums, const Codec& codec,
-                        int64_t ranks) {
-  const auto hosts = static_cast<int64_t>(sums.size());
-  const int64_t n = sums[0].numel(), chunk = chunk_length(n, hosts, codec);
-  std::vector<at::Tensor> chunks;
-  for (int64_t owner = 0; owner * chunk < n; ++owner) {
-    const int64_t begin = owner * chunk, length = std::min(chunk, n - begin);
-    at::Tensor sum = sums[owner].narrow(0, begin, length).clone();
-    for (int64_t host = 0; host < hosts; ++host) {
-      if (host != owner)
-        sum += coded_once(sums[host].narrow(0, begin, length), codec, chunk, 1.0);
-    }
-    chunks.push_back(coded_once(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
-  }
-  return at::cat(chunks);
-}
 
 // What one segment must come to. A part's owner adds its mates' values to its own.
 at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayout& layout,
@@ -60,7 +38,7 @@ at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayo
       }
       sums.push_back(sum);
     }
-    parts.push_back(mean_of_part(sums, codec, static_cast<int64_t>(inputs.size())));
+    parts.push_back(two_phase_mean(sums, codec, static_cast<int64_t>(inputs.size())));
   }
   return at::cat(parts);
 }

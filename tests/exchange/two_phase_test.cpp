@@ -14,30 +14,11 @@ namespace {
 
 using engine::Engine;
 using testing::all_codecs;
-using testing::coded_once;
 using testing::expect_squares_of;
 using testing::make_bucket;
 using testing::run_ranks;
+using testing::two_phase_mean;
 using testing::values_of;
-
-// What the ranks must come to: each chunk coded by every rank but its owner, added up in
-// the order of the ranks to the owner's values, the mean coded once more.
-at::Tensor segment_reference(const std::vector<at::Tensor>& inputs, const Codec& codec) {
-  const auto ranks = static_cast<int64_t>(inputs.size());
-  const int64_t n = inputs[0].numel(), even = (n + ranks - 1) / ranks;
-  const int64_t chunk = (even + codec.block() - 1) / codec.block() * codec.block();
-  std::vector<at::Tensor> parts;
-  for (int64_t owner = 0; owner * chunk < n; ++owner) {
-    const int64_t begin = owner * chunk, length = std::min(chunk, n - begin);
-    at::Tensor sum = inputs[owner].narrow(0, begin, length).clone();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      if (rank != owner)
-        sum += coded_once(inputs[rank].narrow(0, begin, length), codec, chunk, 1.0);
-    }
-    parts.push_back(coded_once(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
-  }
-  return at::cat(parts);
-}
 
 // The exchange's own number.
 constexpr int64_t kSegment = int64_t{1} << 21;
@@ -50,7 +31,7 @@ at::Tensor reference(const std::vector<at::Tensor>& inputs, const Codec& codec) 
     std::vector<at::Tensor> segment;
     for (const at::Tensor& whole : inputs)
       segment.push_back(whole.narrow(0, begin, std::min(kSegment, n - begin)));
-    parts.push_back(segment_reference(segment, codec));
+    parts.push_back(two_phase_mean(segment, codec, static_cast<int64_t>(inputs.size())));
   }
   return at::cat(parts);
 }
