@@ -24,7 +24,7 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
 
 // What gloo opens for a group besides a connection to each peer, and some for others that
 // begin something meanwhile.
-constexpr int kDescriptors = 8;
+constexpr size_t kDescriptors = 8;
 
 // In larger groups it would be much to tell.
 constexpr int kTellsConnections = 64;
@@ -32,7 +32,7 @@ constexpr int kTellsConnections = 64;
 // `endpoints` gets where this rank's peers reach it and then, in front of each a space, its
 // ends of the connections that it has opened.
 BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints) {
-  check_descriptors(static_cast<size_t>(state.size + kDescriptors),
+  check_descriptors(static_cast<size_t>(state.size) + kDescriptors,
                     "the connections of " + std::to_string(state.size) + " ranks");
   try {
     const bool tells = state.size <= kTellsConnections;
