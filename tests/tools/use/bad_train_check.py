@@ -28,6 +28,8 @@ class BadTrain(InFolder):
         self.refused(2, "--outer-lr is for --diloco", "train", "--outer-lr", 0.5)
         self.refused(2, "--outer-momentum is 1", "train", "--diloco", 5, "--outer-momentum", 1)
         self.refused(2, "--sync-batch-norm is for --model cnn", "train", "--model", "mlp", "--sync-batch-norm")
+        self.refused(2, "--precision", "train", "--precision", "fp8")
+        self.refused(2, "--precision bf16 cannot go with --sync-batch-norm", "train", "--model", "cnn", "--sync-batch-norm", "--precision", "bf16")
         self.refused(2, "--save-every needs --checkpoint", "train", "--save-every", 5)
         self.refused(2, "--resume needs --checkpoint", "train", "--resume")
         self.refused(2, "the transformer is for text", "train", "--model", "transformer")

@@ -98,6 +98,16 @@ class Train(InFolder):
             self.assertEqual(result["test_accuracy"], 1, (model, extra))
             self.assertTrue(result["replicas_identical"])
 
+    def test_bf16_learns_as_well_and_sends_half(self):
+        (self.folder / "abc.txt").write_text("abcdefgh" * 500)
+        for words in (["--model", "mlp"], ["--model", "cnn"], ["--data", "text:abc.txt"]):
+            full, half = (self.json_of("train", *words, "--steps", 60, "--precision", precision) for precision in ("fp32", "bf16"))
+            self.assertEqual(half["precision"], "bf16")
+            self.assertTrue(half["replicas_identical"])
+            self.assertEqual(2 * half["bytes_sent_per_step"], full["bytes_sent_per_step"])
+            self.assertNotEqual(half["fingerprints"], full["fingerprints"])
+            self.assertGreater(half["test_accuracy"], full["test_accuracy"] - 0.05, words)
+
     def test_workers_that_train_apart_meet_in_the_end_and_send_little(self):
         result = self.json_of("train", "--model", "mlp", "--steps", 45, "--diloco", 20, "--hook", "int8", "--evaluate-every", 20)
         self.assertTrue(result["replicas_identical"])

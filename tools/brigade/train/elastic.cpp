@@ -20,6 +20,7 @@
 #include "train/history.h"
 #include "train/lr_schedule.h"
 #include "train/model.h"
+#include "train/precision.h"
 
 namespace brigade::tool {
 namespace {
@@ -53,7 +54,8 @@ class ElasticRun {
         job_(join_job({.backend = "gloo"})),
         model_(seeded_model(data)),
         ddp_(model_, job_.group(),
-             DdpOptions{.bucket_cap_mb = options.bucket_mb,
+             DdpOptions{.mixed_precision = precision_of(options),
+                        .bucket_cap_mb = options.bucket_mb,
                         .gradient_as_bucket_view = true}),
         optimizer_(optim::make_optimizer(options.optimizer)),
         schedule_(options.schedule, options.steps),
@@ -112,8 +114,8 @@ class ElasticRun {
     double loss = 0;
     const auto begin = std::chrono::steady_clock::now();
     const bool done = training_.step([&] {
-      const at::Tensor value =
-          torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
+      const at::Tensor value = torch::nn::functional::cross_entropy(
+          ddp_->forward(batch.input).to(at::kFloat), batch.target);
       value.backward();
       loss = value.item<double>();
     });

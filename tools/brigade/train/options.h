@@ -14,6 +14,7 @@ struct TrainOptions {
   std::string data = "digits";
   std::string label;
   ModelOptions model;
+  std::string precision = "fp32";  // of forward and backward passes: fp32 or bf16
   std::string hook = "allreduce";
   std::string optimizer = "adamw:lr=0.002";
   bool optimizer_in_backward = false;

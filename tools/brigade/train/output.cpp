@@ -215,8 +215,9 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
     RunRecord record{.title = "brigade train", .command = options_.command};
     record.setup = machine_setup();
     record.setup.emplace_back("data", options_.data);
-    record.setup.emplace_back(
-        "model", options_.model.model + ", " + plural(outcome.parameters, "parameter"));
+    record.setup.emplace_back("model", options_.model.model + ", " +
+                                           plural(outcome.parameters, "parameter") + ", " +
+                                           options_.precision);
     record.setup.emplace_back("optimizer", options_.optimizer + ", " + options_.schedule);
     record.setup.emplace_back("workers", plural(outcome.workers, "worker") + " over " +
                                              outcome.backend + ", " +
@@ -241,6 +242,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
   Json json = {{"data", options_.data},
                {"model", options_.model.model},
                {"parameters", outcome.parameters},
+               {"precision", options_.precision},
                {"hook", options_.hook},
                {"optimizer", options_.optimizer},
                {"diloco", options_.diloco},

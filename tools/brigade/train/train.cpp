@@ -61,6 +61,10 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
                       " to test on; " + std::to_string(workers) +
                       " workers need as many to train, and one to test");
   }
+  if (options.precision != "fp32" && options.model.sync_batch_norm) {
+    throw ConfigError("--precision " + options.precision +
+                      " cannot go with --sync-batch-norm: its statistics need fp32");
+  }
   if (options.diloco == 0 && (options.outer_lr || options.outer_momentum)) {
     throw ConfigError(std::string(options.outer_lr ? "--outer-lr" : "--outer-momentum") +
                       " is for --diloco");
@@ -206,6 +210,13 @@ void add_data_options(CLI::App& command, TrainOptions& options) {
 }
 
 void add_training_options(CLI::App& command, TrainOptions& options) {
+  command
+      .add_option(
+          "--precision", options.precision,
+          "of forward and backward passes: fp32, or bf16, in which gradients travel "
+          "as well; the optimizer stays in fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
   command
       .add_option("--hook", options.hook, "how gradients are reduced (see brigade info)")
       ->capture_default_str();

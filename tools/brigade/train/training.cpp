@@ -26,6 +26,7 @@
 #include "train/lr_schedule.h"
 #include "train/model.h"
 #include "train/output.h"
+#include "train/precision.h"
 
 namespace brigade::tool {
 namespace {
@@ -45,6 +46,7 @@ CheckpointPart run_part(const TrainOptions& options, const TrainData& data) {
   std::snprintf(hash, sizeof hash, "%016" PRIx64, data.fingerprint);
   const std::map<std::string, std::string> mine{{"data", hash},
                                                 {"model", options.model.model},
+                                                {"precision", options.precision},
                                                 {"optimizer", options.optimizer},
                                                 {"batch", std::to_string(options.batch)},
                                                 {"seed", std::to_string(options.seed)}};
@@ -168,7 +170,8 @@ class Training {
   DdpOptions ddp_options() const {
     // Replicas differ at once where a hook gives no mean, and between DiLoCo's exchanges.
     const bool equal = tolerance_of(options_.hook) >= 0 && options_.diloco == 0;
-    DdpOptions options{.check_replicas_every = equal ? options_.check_every : 0,
+    DdpOptions options{.mixed_precision = precision_of(options_),
+                       .check_replicas_every = equal ? options_.check_every : 0,
                        .bucket_cap_mb = options_.bucket_mb,
                        .gradient_as_bucket_view = true};
     if (!options_.resume) return options;
@@ -220,8 +223,8 @@ class Training {
     if (samples_errors_now()) errors_->begin();
     const auto begin = Clock::now();
     optimizer_->set_lr(lr);
-    const at::Tensor loss =
-        torch::nn::functional::cross_entropy(ddp_->forward(batch.input), batch.target);
+    const at::Tensor loss = torch::nn::functional::cross_entropy(
+        ddp_->forward(batch.input).to(at::kFloat), batch.target);
     const auto forward = Clock::now();
     ddp_->zero_grad();
     loss.backward();
