@@ -38,7 +38,7 @@ class Reaper {
   void die(const std::string& where) {
     // Who has an appointment is not stood up because the others are a little behind. With
     // a handover they are not: who is alone then stays so until it has sent.
-    const bool waits = where != "anywhere" && where != "save";
+    const bool waits = where != "anywhere" && where != "save" && where != "send";
     for (int tries = 0; waits && others() == 0 && deaths() < kills_ && tries < 1000;
          ++tries)
       usleep(5'000);

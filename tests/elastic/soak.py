@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Kills workers of elastic jobs at random moments, hook after hook, and says what it found.
 
-soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks "none fp16 ..."] [--patience 1] [--json FILE]
+soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks "none fp16 ..."] [--slack 1] [--json FILE]
 
 A job is wrong when it hung or failed, its replicas differ, a sample was not trained exactly once an epoch (counted in what the ranks wrote down
 of their passes; where a hook is exact, in the parameters too), or a survivor of a death lost more than one pass. Times are promises as well:
 survivors have done a step without the dead one after 2 s, a replacement takes part in one 5 s after it was started. Those beyond are counted, and
-are a failure when they are more than 1 % of all: a machine may hold a process up for as long. On one that is busy with other work --patience 3
+are a failure when they are more than 1 % of all: a machine may hold a process up for as long. On one that is busy with other work --slack 3
 makes these limits three times as long. Ends with 1 when a job was wrong, or too many times were beyond.
 """
 import argparse
@@ -26,8 +26,8 @@ HOOKS = (
     " powersgd:rank=2,min_rate=0.1,start=10 powersgd:rank=1,rounds=1,min_rate=0.1,start=10"
     " batched_powersgd:rank=1,start=10 fp16+int8 node+int8 rules:seen=allreduce;first*=powersgd(rank=1,min_rate=0.1,start=10);*=int8 auto"
 )
-# Every sample counts one in the parameters too, to the bit.
-EXACT = ("none", "allreduce", "fp16", "bf16", "fixed", "rules:seen=allreduce")
+# Every sample counts one in the parameters too, to the bit. PowerSGD leaves vectors as they are.
+EXACT = ("none", "allreduce", "fp16", "bf16", "fixed", "powersgd", "rules:seen=allreduce")
 AGAIN_MS, JOINED_MS = 2000, 5000
 ALLOWED = 0.01  # of the times may be beyond
 END = re.compile(r"end rank \d+ of \d+ steps (\d+) kept (\d+) hash (\d+) at \S* ?seen (\w+) generations \d+ counted (\w+) lost (\d+)")
@@ -135,13 +135,13 @@ def main():
     parser.add_argument("--hooks", default=HOOKS)
     parser.add_argument("--a-job", type=int, default=20, help="kills in one job")
     parser.add_argument("--mean-ms", type=int, default=3000, help="how long a worker lives, in the mean")
-    parser.add_argument("--patience", type=float, default=1, help="a factor of the limits of time")
+    parser.add_argument("--slack", type=float, default=1, help="a factor of the limits of time")
     parser.add_argument("--json", type=pathlib.Path, help="a line for each job is added to this file, and one with the summary")
     arguments = parser.parse_args()
     killed, jobs, wrong, times = soak(arguments)
     summary = {
-        "survivors train again": summary_of(times["again_ms"], arguments.patience * AGAIN_MS),
-        "a replacement takes part": summary_of(times["joined_ms"], arguments.patience * JOINED_MS),
+        "survivors train again": summary_of(times["again_ms"], arguments.slack * AGAIN_MS),
+        "a replacement takes part": summary_of(times["joined_ms"], arguments.slack * JOINED_MS),
         "four members again": summary_of(times["replaced_ms"], None),
     }
     late = [name for name, of in summary.items() if of["beyond"] > ALLOWED * of["measured"]]

@@ -23,6 +23,7 @@
 #include "elastic/cost.h"
 #include "elastic/ledger.h"
 #include "elastic/reaper.h"
+#include "elastic/sending.h"
 
 namespace {
 
@@ -166,6 +167,12 @@ class Trainer {
   void die_if_due(const std::string& where, int64_t step) {
     if (appointments_.has(where, step, training_.group().rank())) reaper_.die(where);
   }
+  // Half of the payload has gone then.
+  void die_in_payload_if_due() {
+    if (appointments_.has("send", training_.steps(), training_.group().rank()))
+      elastic_sending::call_after(2 * arguments_.number("payload", 1),
+                                  [this] { reaper_.die("send"); });
+  }
   void say_end();
 
   const Arguments& arguments_;
@@ -235,7 +242,10 @@ void Trainer::keep_counter() {
   training_.keep(
       "counter",
       [this, payload] {
-        if (job_.generation() > 0) die_if_due("save", training_.steps());
+        if (job_.generation() > 0) {
+          die_if_due("save", training_.steps());
+          die_in_payload_if_due();
+        }
         return brigade::PartState{{{"payload", payload}},
                                   {{"steps", std::to_string(kept_steps_)}}};
       },
