@@ -8,10 +8,11 @@
 // FOLDER/ledger.PID: "start MS", "pass GENERATION STEP EPOCH MS SIZE ROWS…", "done
 // GENERATION STEP MS". The milliseconds are those of one clock for all processes.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <fcntl.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <ctime>
@@ -19,6 +20,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -62,7 +64,7 @@ class Ledger {
   Ledger& operator=(const Ledger&) = delete;
 
   void begin(int generation, int64_t step, int64_t epoch, int size,
-             const torch::Tensor& rows) {
+             const at::Tensor& rows) {
     std::ostringstream line;
     line << "pass " << generation << ' ' << step << ' ' << epoch << ' ' << now_ms() << ' '
          << size;
