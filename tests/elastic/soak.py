@@ -73,10 +73,11 @@ def times_of(folder):
     done, joined = [], []
     for path in folder.glob("ledger.*"):
         lines = lines_of(path)
+        started = int(lines[0][1])
         mine = [(int(line[3]), int(line[1])) for line in lines if line[0] == "done"]
         done += mine
-        if mine and mine[0][1] > 0:
-            joined.append(mine[0][0] - int(lines[0][1]))
+        if mine and deaths and started > deaths[0][0]:
+            joined.append(mine[0][0] - started)
     full = sorted(int(line[0]) for line in lines_of(folder / "events") if line[3] == "4")
     again = [min(later) - when for when, generation in deaths if (later := [ms for ms, of in done if of > generation])]
     replaced = [next(ms for ms in full if ms >= when) - when for when, _ in deaths if full and full[-1] >= when]
