@@ -25,8 +25,10 @@ test: ## build everything and run all tests
 faults: ## the whole table of faults: every process killed, stopped, starved …; its page in docs/ is written anew
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/faults" $(ARGS)
 
-soak: ## random kills with restarts for MINUTES=10 [SEED=…]; ends with the undisturbed run's parameters
-	@"$(scripts)/setup" && "$(scripts)/build" all && "$(scripts)/soak" --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") $(ARGS)
+soak_minutes = --minutes "$(or $(MINUTES),10)"
+soak: ## random kills, MINUTES=10 with restarts [SEED=…] and as many of elastic jobs; ARGS=--elastic: of these only
+	@"$(scripts)/setup" && "$(scripts)/build" all && "$(scripts)/soak" $(soak_minutes) $(if $(SEED),--seed "$(SEED)") $(ARGS) \
+	$(if $(ARGS),,&& "$(scripts)/soak" --elastic $(soak_minutes))
 
 check: ## what to run before proposing a change: clang-tidy, sanitizers, a browser; takes long
 	@"$(scripts)/setup" --check && "$(scripts)/build" all && "$(scripts)/check"

@@ -14,8 +14,6 @@ namespace {
 // Tensors up to this size travel together; larger ones from their own memory, in pieces.
 constexpr int64_t kPacked = 1 << 18;
 constexpr int64_t kPiece = int64_t{64} << 20;
-// From here on the source says how far it is.
-constexpr int64_t kSaysProgress = int64_t{1} << 30;
 
 class Writer {
  public:
@@ -121,10 +119,10 @@ void broadcast_packed(const ProcessGroup& group, int source,
   }
 }
 
-// Tells, on the source, how much of a large state has gone.
+// Tells how much of a state has gone.
 class Progress {
  public:
-  Progress(int64_t all, bool says) : all_(all), says_(says && all >= kSaysProgress) {}
+  Progress(int64_t all, bool says) : all_(all), says_(says) {}
   void add(int64_t bytes) {
     sent_ += bytes;
     if (!says_ || sent_ * 10 / all_ == told_) return;
@@ -142,8 +140,8 @@ class Progress {
 
 }  // namespace
 
-States hand_over(const ProcessGroup& group, int source, const States& mine,
-                 int64_t& bytes) {
+States hand_over(const ProcessGroup& group, int source, const States& mine, int64_t& bytes,
+                 int64_t large_state) {
   const bool sends = group.rank() == source;
   const std::string description =
       broadcast_text(group, source, sends ? describe_states(mine) : std::string());
@@ -159,7 +157,7 @@ States hand_over(const ProcessGroup& group, int source, const States& mine,
     }
   }
   broadcast_packed(group, source, small);
-  Progress progress(bytes, sends);
+  Progress progress(bytes, sends && bytes >= large_state);
   for (const at::Tensor& tensor : large) {
     const at::Tensor all = bytes_of(tensor);
     for (int64_t begin = 0; begin < all.numel(); begin += kPiece) {
@@ -173,8 +171,10 @@ States hand_over(const ProcessGroup& group, int source, const States& mine,
 
 std::string hash_of(const States& states) {
   std::vector<at::Tensor> tensors;
+  // In the order of their values: what was handed over may lie otherwise in memory.
   for (const auto& [name, state] : states)
-    for (const auto& [key, tensor] : state.tensors) tensors.push_back(tensor.detach());
+    for (const auto& [key, tensor] : state.tensors)
+      tensors.push_back(tensor.detach().contiguous());
   return std::to_string(base::hash64(describe_states(states))) + "." +
          std::to_string(engine::hash_of(engine::hash_tensors(tensors)));
 }

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "support/command.h"
@@ -22,6 +21,14 @@ struct Ending {  // what one worker said at its end
   int64_t steps = 0;
   int64_t kept = 0;
   std::string hash, hash_at, seen;
+  std::string counted;  // in the ledgers: once, otherwise, or not
+  int64_t lost = 0;     // the most passes that a survivor of a failure has lost
+};
+
+struct Death {
+  int64_t ms = 0;
+  int pid = 0;
+  std::string where;
 };
 
 struct Event {
@@ -38,7 +45,11 @@ struct Outcome {
   CommandResult command;
   std::vector<Ending> endings;
   std::vector<Event> events;
-  std::vector<std::pair<int64_t, int>> deaths;  // when, pid
+  std::vector<Death> deaths;
+
+  auto died(const std::string& where) const {  // how many
+    return std::ranges::count(deaths, where, &Death::where);
+  }
 
   int largest_after(int members) const {  // generation, since there were as few
     bool seen = false;
@@ -71,7 +82,7 @@ inline std::vector<Ending> endings_in(const std::string& out) {
       end.hash_at = word;
       words >> word;
     }
-    words >> end.seen;
+    words >> end.seen >> word >> word >> word >> end.counted >> word >> end.lost;
     found.push_back(end);
   }
   return found;
@@ -94,16 +105,16 @@ inline Outcome outcome_of(const CommandResult& command, const std::string& folde
   outcome.events = events_in(folder);
   std::ifstream deaths(folder + "/deaths");
   for (std::string line; std::getline(deaths, line);) {
-    int64_t ms = 0;
-    int pid = 0;
-    std::istringstream(line) >> ms >> pid;
-    outcome.deaths.emplace_back(ms, pid);
+    Death death;
+    std::istringstream(line) >> death.ms >> death.pid >> death.where;
+    outcome.deaths.push_back(death);
   }
   return outcome;
 }
 
-// All who came to the end have the same parameters, and every sample was trained once an
-// epoch.
+// All who came to the end have the same parameters, every sample was trained once an
+// epoch, and nobody lost more than one pass in a failure. `exact`: the hook is, so that the
+// parameters count the samples too.
 inline void expect_good_end(const Outcome& outcome, int workers, bool exact = true) {
   EXPECT_EQ(outcome.command.exit_code, 0) << outcome.command.err;
   ASSERT_EQ(static_cast<int>(outcome.endings.size()), workers)
@@ -111,6 +122,8 @@ inline void expect_good_end(const Outcome& outcome, int workers, bool exact = tr
   for (const Ending& end : outcome.endings) {
     EXPECT_EQ(end.hash, outcome.endings[0].hash) << "replicas differ";
     EXPECT_EQ(end.kept, end.steps) << "what was kept is of another step";
+    EXPECT_TRUE(end.counted == "once" || end.counted == "not") << end.counted;
+    EXPECT_LE(end.lost, 1) << "passes of one survivor in one failure";
     if (exact) {
       EXPECT_EQ(end.seen, "once") << "of rank " << end.rank;
     }

@@ -45,15 +45,29 @@ TEST(Elastic, TrainsToTheEndWithoutAFailure) {
   EXPECT_EQ(outcome.events.size(), 3U) << "one generation";
 }
 
+// Each place under another way of training.
 TEST(Elastic, GoesOnWithoutAWorkerThatDies) {
-  for (const std::string where : {"forward", "backward", "apply", "next"}) {
-    const Outcome outcome =
-        run({"-n", "3"}, {"kills=1", "samples=60", "epochs=2", "at=" + where + ":4:1"});
-    SCOPED_TRACE(where);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"forward", {"mixed=bf16"}},
+      {"backward", {"mixed=bf16", "views=1"}},
+      {"backward", {"scaler=1", "accumulate=2"}},
+      {"apply", {"scaler=1"}},
+      {"next", {}}};
+  for (const auto& [where, options] : cases) {
+    std::vector<std::string> trainer{"kills=1", "samples=60", "epochs=2",
+                                     "at=" + where + ":4:1"};
+    trainer.insert(trainer.end(), options.begin(), options.end());
+    SCOPED_TRACE(where + (options.empty() ? "" : " " + options[0]));
+    const Outcome outcome = run({"-n", "3"}, trainer);
     expect_good_end(outcome, 2);
     EXPECT_EQ(outcome.deaths.size(), 1U);
   }
 }
+
+// Those that compress, within so few steps and for so small a model.
+constexpr const char* kPowerSGD = "hook=powersgd:rank=1,start=2,min_rate=0.1";
+constexpr const char* kOneRound = "hook=powersgd:rank=1,rounds=1,start=2,min_rate=0.1";
+constexpr const char* kBatched = "hook=batched_powersgd:rank=1,start=2";
 
 TEST(Elastic, GoesOnWhenTwoDieAtOnce) {
   const Outcome outcome = run({"-n", "4"}, {"kills=2", "samples=60", "epochs=2",
@@ -64,8 +78,9 @@ TEST(Elastic, GoesOnWhenTwoDieAtOnce) {
 
 TEST(Elastic, AReplacementTakesTheDeadOnesPlace) {
   const Outcome outcome =
-      run({"-n", "3", "--replace"}, {"kills=1", "samples=60", "epochs=40", "pause_ms=4",
-                                     "late=2", "at=backward:4:0", "hook=powersgd:rank=1"});
+      run({"-n", "3", "--replace"},
+          {"kills=1", "samples=60", "epochs=40", "pause_ms=4", "late=2", "at=backward:4:0",
+           kBatched, "optimizer=adamw", "mixed=bf16", "scaler=1", "accumulate=2"});
   expect_good_end(outcome, 3, /*exact=*/false);
   EXPECT_EQ(outcome.largest_after(2), 3);
 }
@@ -80,12 +95,14 @@ TEST(Elastic, ShrinksToOneAndGrowsToFourAgain) {
 }
 
 TEST(Elastic, TheSourceMayDieWhileItSendsAndANewcomerWhileItLoads) {
-  // Rank 3 dies; the source dies as it collects what to send to the replacement, and so
-  // does the next one; the last one sends, and the newcomer at rank 3 dies as it loads.
+  // Rank 3 dies; the source dies when half of what it sends to the replacement has gone,
+  // and so does the next one; the last one sends, and the newcomer at rank 3 dies as it
+  // loads.
   const Outcome outcome = run({"-n", "4", "--replace", "--grace", "15000"},
                               {"kills=4", "samples=64", "epochs=5", "pause_ms=2",
-                               "payload=3000000", "at=forward:5:3,load:0:3,save:5:0"});
+                               "payload=3000000", "at=forward:5:3,load:0:3,send:5:0"});
   expect_good_end(outcome, 4);
+  EXPECT_EQ(outcome.died("send"), 2);
   EXPECT_EQ(outcome.deaths.size(), 4U);
 }
 
@@ -117,12 +134,12 @@ TEST(Elastic, RanksThatTrainApartMeetAgain) {
 
 TEST(Elastic, RandomDeathsUnderSeveralHooks) {
   int deaths = 0;
-  for (const std::string hook : {"none", "allreduce", "fp16", "powersgd:rank=2"}) {
+  for (const std::string hook : {"hook=none", "hook=int8", kOneRound, kPowerSGD}) {
     SCOPED_TRACE(hook);
     const Outcome outcome =
-        run({"-n", "4", "--replace"}, {"kills=6", "mean_ms=500", "samples=64", "epochs=100",
-                                       "pause_ms=2", "hook=" + hook});
-    expect_good_end(outcome, 4, hook[0] != 'p');
+        run({"-n", "4", "--replace"},
+            {"kills=6", "mean_ms=500", "samples=64", "epochs=100", "pause_ms=2", hook});
+    expect_good_end(outcome, 4, /*exact=*/hook != "hook=int8");
     deaths += static_cast<int>(outcome.deaths.size());
   }
   EXPECT_GE(deaths, 20);
@@ -133,13 +150,42 @@ TEST(Elastic, RandomDeathsUnderSeveralHooks) {
 TEST(Elastic, AfterADeathBetweenTwoStepsTheRunEqualsOneOfAsManyRanksFromThatState) {
   // The death is before step 0, so that the state is the one that both begin with.
   const Outcome shrunk = run({"-n", "3"}, {"kills=1", "samples=60", "epochs=2", "seed=5",
-                                           "at=next:0:2", "hook=powersgd:rank=1"});
-  const Outcome plain =
-      run({"-n", "2"}, {"samples=60", "epochs=2", "seed=5", "hook=powersgd:rank=1"});
+                                           "at=next:0:2", kPowerSGD});
+  const Outcome plain = run({"-n", "2"}, {"samples=60", "epochs=2", "seed=5", kPowerSGD});
   expect_good_end(shrunk, 2, /*exact=*/false);
   expect_good_end(plain, 2, /*exact=*/false);
   ASSERT_EQ(shrunk.deaths.size(), 1U);
   EXPECT_EQ(shrunk.endings[0].hash, plain.endings[0].hash);
+}
+
+// The same later, with momentum and what a hook keeps: against a run of two that takes up
+// the checkpoint of step 12, the only one.
+void expect_to_go_on_as_from_a_checkpoint(const std::string& hook, int64_t death) {
+  SCOPED_TRACE(hook);
+  const TemporaryFolder folder;
+  const std::vector<std::string> options{"samples=54", "batch=2", "epochs=2",
+                                         "checkpoint=12", hook};
+  auto dies = options;
+  dies.insert(dies.end(), {"kills=1", "at=next:" + std::to_string(death) + ":2"});
+  const Outcome shrunk = outcome_of(
+      testing::run_command(words_of({"-n", "3"}, folder.path(), dies), within(60)),
+      folder.path());
+  const Outcome resumed = outcome_of(
+      testing::run_command(words_of({"-n", "2"}, folder.path(), options), within(60)),
+      folder.path());
+  expect_good_end(shrunk, 2, /*exact=*/false);
+  expect_good_end(resumed, 2, /*exact=*/false);
+  ASSERT_EQ(shrunk.deaths.size(), 1U);
+  EXPECT_EQ(shrunk.events.back().step, death);
+  EXPECT_EQ(resumed.events.back().step, 12);
+  EXPECT_EQ(shrunk.endings[0].hash, resumed.endings[0].hash);
+}
+
+TEST(Elastic, AfterALaterDeathTheRunEqualsOneFromTheCheckpointOfThatMoment) {
+  // Residuals are each rank's own, and a checkpoint of three gives two ranks their mean. So
+  // the hook has none where three save; where it has, two save a step after the death.
+  expect_to_go_on_as_from_a_checkpoint(std::string(kBatched) + ",ef=0", 12);
+  expect_to_go_on_as_from_a_checkpoint(kPowerSGD, 11);
 }
 
 TEST(Elastic, TheDemonstrationSurvivesItsDeath) {

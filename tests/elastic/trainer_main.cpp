@@ -1,5 +1,5 @@
 // A small elastic training for the tests and the soak: counts how often each sample was
-// trained, in its parameters, and kills itself at random moments if it is told to.
+// trained, in its parameters and in ledgers, and kills itself if it is told to.
 //
 //   elastic_trainer FOLDER key=value …
 //   cost=ROUNDS, transfer=MB  measure instead, see cost.h
@@ -8,34 +8,29 @@
 //   checkpoint=N after every N steps, in FOLDER/checkpoint
 //   device=cuda  over NCCL
 //   hook=NAME samples=N batch=N epochs=N  kills=N  mean_ms=N  at=WHERE:STEP:RANK pause_ms=N
+//   optimizer=adamw mixed=bf16 scaler=1 accumulate=PASSES views=1
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <random>
-#include <thread>
 
 #include "brigade/brigade.h"
 #include "elastic/cost.h"
+#include "elastic/ledger.h"
+#include "elastic/reaper.h"
+#include "elastic/sending.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-int64_t now_ms() {  // of one clock for all processes of this machine
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             Clock::now().time_since_epoch())
-      .count();
-}
+using elastic_ledger::now_ms;
+using elastic_reaper::Appointments;
+using elastic_reaper::Reaper;
 
 struct Arguments {
   std::string folder;
@@ -77,7 +72,8 @@ struct NetImpl : torch::nn::Module {
       torch::NoGradGuard no_grad;
       mean.mul_(0.9).add_(x.mean(0), 0.1);
     }
-    return {second(torch::relu(first(x - mean))), seen.index_select(0, rows).sum()};
+    const auto centred = (x - mean).to(x.dtype());
+    return {second(torch::relu(first(centred))), seen.index_select(0, rows).sum()};
   }
   torch::nn::Linear first;
   torch::Tensor mean;  // changes with each pass, as BatchNorm's statistics do
@@ -85,103 +81,6 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor seen;
 };
 TORCH_MODULE(Net);
-
-// Ends this process, unless nobody else would have the state, or all deaths have been died.
-class Reaper {
- public:
-  Reaper(std::string folder, int64_t kills) : folder_(std::move(folder)), kills_(kills) {}
-
-  // The lock goes when this process does, however that is.
-  void holds_state() {
-    if (holder_ >= 0) return;
-    holder_ = open(mine().c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-    flock(holder_, LOCK_EX);
-  }
-  void die(const std::string& where) {
-    // Who has an appointment is not stood up because the others are a little behind. With
-    // a handover they are not: who is alone then stays so until it has sent.
-    const bool waits = where != "anywhere" && where != "save";
-    for (int tries = 0; waits && others() == 0 && deaths() < kills_ && tries < 1000;
-         ++tries)
-      usleep(5'000);
-    const int lock = open((folder_ + "/lock").c_str(), O_CREAT | O_RDWR, 0600);
-    flock(lock, LOCK_EX);  // given back by this process's end
-    if (others() > 0 && deaths() < kills_ && !retired_) {
-      std::ofstream(folder_ + "/deaths", std::ios::app)
-          << now_ms() << ' ' << getpid() << ' ' << where << std::endl;
-      fs::remove(mine());
-      raise(SIGKILL);
-    }
-    close(lock);
-  }
-  // Towards the end nobody dies any more: it would be replaced too late.
-  void retire() { retired_ = true; }
-  void run(double mean_ms) {
-    std::thread([this, mean_ms] {
-      std::mt19937 random(std::random_device{}());
-      std::exponential_distribution<double> delay(1 / mean_ms);
-      while (true) {
-        usleep(static_cast<useconds_t>(1000 * delay(random)));
-        die("anywhere");
-      }
-    }).detach();
-  }
-
- private:
-  std::string mine() const { return folder_ + "/holder." + std::to_string(getpid()); }
-  int others() const {
-    int count = 0;
-    for (const auto& entry : fs::directory_iterator(folder_)) {
-      const std::string name = entry.path().filename();
-      if (!name.starts_with("holder.")) continue;
-      const int file = open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
-      count += file >= 0 && entry.path() != mine() && flock(file, LOCK_EX | LOCK_NB) != 0;
-      close(file);
-    }
-    return count;
-  }
-  int64_t deaths() const {
-    std::ifstream file(folder_ + "/deaths");
-    int64_t count = 0;
-    for (std::string line; std::getline(file, line);) ++count;
-    return count;
-  }
-
-  const std::string folder_;
-  const int64_t kills_;
-  int holder_ = -1;
-  std::atomic<bool> retired_ = false;
-};
-
-// at=WHERE:STEP:RANK, several with commas: dies there.
-class Appointments {
- public:
-  explicit Appointments(const std::string& text) {
-    std::istringstream all(text);
-    for (std::string one; std::getline(all, one, ',');) {
-      std::istringstream parts(one);
-      std::string where, step, rank;
-      std::getline(parts, where, ':');
-      std::getline(parts, step, ':');
-      std::getline(parts, rank, ':');
-      wanted_.push_back({where, std::stoll(step), std::stoi(rank)});
-    }
-  }
-  // The same from that step on.
-  bool due(const std::string& where, int64_t step, int rank) const {
-    for (int64_t at = 0; at <= step; ++at)
-      if (has(where, at, rank)) return true;
-    return false;
-  }
-  bool has(const std::string& where, int64_t step, int rank) const {
-    for (const auto& [place, at, who] : wanted_)
-      if (place == where && at == step && who == rank) return true;
-    return false;
-  }
-
- private:
-  std::vector<std::tuple<std::string, int64_t, int>> wanted_;
-};
 
 // Rank 0 sees the file and says which step is the last; all read that before they are
 // there.
@@ -205,30 +104,12 @@ std::string hash_of(torch::nn::Module& model) {
   return std::to_string(hash);
 }
 
-void train(const Arguments& arguments) {
-  const int64_t samples = arguments.number("samples", 64);
-  const int64_t epochs = arguments.number("epochs", 4);
-  // Its thread outlives this function.
-  auto& reaper = *new Reaper(arguments.folder, arguments.number("kills", 0));
-  const Appointments appointments(arguments.text("at", ""));
-  const bool on_gpu = arguments.text("device", "cpu") == "cuda";
-  // This program does not link LibTorch's CUDA part.
-  if (on_gpu && !dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
-    throw std::runtime_error(dlerror());
-  const torch::Device device = on_gpu ? torch::Device("cuda:0") : torch::Device("cpu");
-  torch::manual_seed(1);
-  const auto x = torch::randn({samples, 8}).to(device);
-  const auto y = x.sum(1, true);
-  torch::manual_seed(  // replicas must be made equal by others
-      arguments.number("seed", getpid()));
-
-  wait_for_survivors(arguments);
-  auto job = brigade::join_job({.backend = on_gpu ? "nccl" : "gloo"});
-  Net net(samples);
-  net->to(device);
-  brigade::DistributedDataParallel ddp(net, job.group());
-  if (const std::string hook = arguments.text("hook", "none"); hook != "none")
-    ddp->set_hook(brigade::make_hook(hook));
+// With torch's SGD each sample counts in the parameter `seen`: its gradient is one, and so
+// is the learning rate.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, Net& net) {
+  if (name == "adamw")
+    return std::make_unique<torch::optim::AdamW>(net->parameters(),
+                                                 torch::optim::AdamWOptions(0.01));
   std::vector<torch::Tensor> trained;
   for (const auto& item : net->named_parameters())
     if (item.key() != "seen") trained.push_back(item.value());
@@ -237,86 +118,219 @@ void train(const Arguments& arguments) {
                                    torch::optim::SGDOptions(0.01).momentum(0.9)));
   groups.emplace_back(std::vector<torch::Tensor>{net->seen},
                       std::make_unique<torch::optim::SGDOptions>(1.0));
-  torch::optim::SGD optimizer(groups, torch::optim::SGDOptions(0.01));
-  brigade::ElasticSampler sampler(samples, arguments.number("batch", 4),
-                                  {.seed = 3, .epochs = epochs});
-  brigade::ElasticTraining training(job, ddp, optimizer, sampler);
+  return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.01));
+}
 
-  if (arguments.values.contains("checkpoint"))
-    training.checkpoint(arguments.folder + "/checkpoint",
-                        arguments.number("checkpoint", 1));
-  if (arguments.values.contains("apart")) {
-    brigade::ElasticApart apart{.period = arguments.number("apart", 1)};
-    if (arguments.number("outer", 0)) apart.outer_lr = 0.7, apart.outer_momentum = 0.9;
-    training.train_apart(apart);
+brigade::DdpOptions ddp_options(const Arguments& arguments) {
+  brigade::DdpOptions options;
+  if (arguments.text("mixed", "") == "bf16")
+    options.mixed_precision = brigade::MixedPrecision{.param_dtype = at::kBFloat16};
+  options.gradient_as_bucket_view = arguments.number("views", 0) != 0;
+  return options;
+}
+
+torch::Device device_of(const Arguments& arguments) {
+  if (arguments.text("device", "cpu") != "cuda") return torch::kCPU;
+  // This program does not link LibTorch's CUDA part.
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    throw std::runtime_error(dlerror());
+  return {torch::kCUDA, 0};
+}
+
+class Trainer {
+ public:
+  explicit Trainer(const Arguments& arguments)
+      : arguments_(arguments),
+        reaper_(*new Reaper(arguments.folder, arguments.number("kills", 0))),
+        appointments_(arguments.text("at", "")),
+        device_(device_of(arguments)),
+        job_(brigade::join_job({.backend = device_.is_cuda() ? "nccl" : "gloo"})),
+        net_(make_net()),
+        ddp_(make_ddp()),
+        optimizer_(make_optimizer(arguments.text("optimizer", "sgd"), net_)),
+        sampler_(samples_, arguments.number("batch", 4), {.seed = 3, .epochs = epochs_}),
+        training_(job_, ddp_, *optimizer_, sampler_),
+        ledger_(arguments.folder) {
+    reaper_.belongs_to(job_);
+    set_up_training();
   }
-  int64_t kept_steps = 0;
-  // A payload, so that a handover takes long enough to be interrupted.
-  auto payload = torch::zeros({arguments.number("payload", 1)});
-  training.keep(
+  void run();
+
+ private:
+  Net make_net();
+  brigade::DistributedDataParallel<NetImpl> make_ddp();
+  void set_up_training();
+  void keep_counter();
+  void tell(const brigade::ElasticEvent& event);
+  void pass(const torch::Tensor& rows, int64_t step);
+  void backward(const torch::Tensor& rows, int64_t step);
+  void die_if_due(const std::string& where, int64_t step) {
+    if (appointments_.has(where, step, training_.group().rank())) reaper_.die(where);
+  }
+  // Half of the payload has gone then.
+  void die_in_payload_if_due() {
+    if (appointments_.has("send", training_.steps(), training_.group().rank()))
+      elastic_sending::call_after(2 * arguments_.number("payload", 1),
+                                  [this] { reaper_.die("send"); });
+  }
+  void say_end();
+
+  const Arguments& arguments_;
+  const int64_t samples_ = arguments_.number("samples", 64);
+  const int64_t epochs_ = arguments_.number("epochs", 4);
+  Reaper& reaper_;  // its thread outlives this object
+  const Appointments appointments_;
+  const torch::Device device_;
+  torch::Tensor x_, y_;
+  brigade::ElasticJob job_;
+  Net net_;
+  brigade::DistributedDataParallel<NetImpl> ddp_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  brigade::ElasticSampler sampler_;
+  brigade::ElasticTraining training_;
+  elastic_ledger::Ledger ledger_;
+  brigade::GradScaler scaler_{{.init_scale = 1024, .growth_interval = 20}};
+  int64_t kept_steps_ = 0;
+  std::string hash_at_;
+};
+
+Net Trainer::make_net() {
+  torch::manual_seed(1);
+  x_ = torch::randn({samples_, 8}).to(device_);
+  y_ = x_.sum(1, true);
+  // Replicas must be made equal by others.
+  torch::manual_seed(arguments_.number("seed", getpid()));
+  Net net(samples_);
+  net->to(device_);
+  return net;
+}
+
+brigade::DistributedDataParallel<NetImpl> Trainer::make_ddp() {
+  brigade::DistributedDataParallel ddp(net_, job_.group(), ddp_options(arguments_));
+  if (const std::string hook = arguments_.text("hook", "none"); hook != "none")
+    ddp->set_hook(brigade::make_hook(hook));
+  return ddp;
+}
+
+void Trainer::set_up_training() {
+  if (arguments_.values.contains("checkpoint"))
+    training_.checkpoint(arguments_.folder + "/checkpoint",
+                         arguments_.number("checkpoint", 1));
+  if (arguments_.values.contains("apart")) {
+    brigade::ElasticApart apart{.period = arguments_.number("apart", 1)};
+    if (arguments_.number("outer", 0)) apart.outer_lr = 0.7, apart.outer_momentum = 0.9;
+    training_.train_apart(apart);
+  }
+  if (arguments_.number("scaler", 0)) training_.keep(brigade::scaler_part(scaler_));
+  keep_counter();
+  training_.on_step([this] {
+    die_if_due("apply", training_.steps());
+    if (arguments_.number("scaler", 0)) {
+      scaler_.step(*optimizer_);
+      scaler_.update();
+    } else {
+      optimizer_->step();
+    }
+    ++kept_steps_;
+  });
+  training_.on_generation([this](const brigade::ElasticEvent& event) { tell(event); });
+}
+
+// With a payload, so that a handover takes long enough to be interrupted.
+void Trainer::keep_counter() {
+  auto payload = torch::zeros({arguments_.number("payload", 1)});
+  training_.keep(
       "counter",
-      [&] {
-        if (job.generation() > 0 &&
-            appointments.has("save", training.steps(), training.group().rank()))
-          reaper.die("save");
+      [this, payload] {
+        if (job_.generation() > 0) {
+          die_if_due("save", training_.steps());
+          die_in_payload_if_due();
+        }
         return brigade::PartState{{{"payload", payload}},
-                                  {{"steps", std::to_string(kept_steps)}}};
+                                  {{"steps", std::to_string(kept_steps_)}}};
       },
-      [&](const brigade::PartState& state) {
-        if (job.generation() > 0 &&
-            appointments.has("load", training.steps(), training.group().rank()))
-          reaper.die("load");
-        kept_steps = std::stoll(state.values.at("steps"));
+      [this](const brigade::PartState& state) {
+        if (job_.generation() > 0) die_if_due("load", training_.steps());
+        kept_steps_ = std::stoll(state.values.at("steps"));
       });
-  training.on_step([&] {
-    if (appointments.has("apply", training.steps(), training.group().rank()))
-      reaper.die("apply");
-    optimizer.step();
-    ++kept_steps;
-  });
-  training.on_generation([&](const brigade::ElasticEvent& event) {
-    reaper.holds_state();
-    std::ofstream(arguments.folder + "/events", std::ios::app)
-        << now_ms() << ' ' << getpid() << ' ' << event.generation << ' ' << event.members
-        << ' ' << event.step << ' ' << event.lost.count() << ' ' << event.bytes << ' '
-        << event.why.substr(0, event.why.find('\n')) << std::endl;
-    if (appointments.has("formed", event.step, training.group().rank()))
-      reaper.die("formed");
-  });
-  const int64_t mean_ms = arguments.number("mean_ms", 0);
-  if (mean_ms > 0) reaper.run(static_cast<double>(mean_ms));
-  const auto pause = static_cast<useconds_t>(1000 * arguments.number("pause_ms", 0));
-  std::string hash_at;
-  while (auto dealt = training.next()) {
-    const auto rows = std::make_optional(dealt->to(device));
-    if (arguments.values.contains("end_file")) end_on_request(arguments.folder, training);
-    if (mean_ms > 0 && sampler.epoch() >= epochs * 3 / 4) reaper.retire();
-    const int64_t step = training.steps();
-    const int rank = training.group().rank();
-    if (step == arguments.number("hash_at", -1)) hash_at = hash_of(*net);
-    if (appointments.has("next", step, rank)) reaper.die("next");
-    // Once: the replacement comes to the same rank.
-    if (appointments.due("stop", step, rank) &&
-        fs::create_directory(arguments.folder + "/stopped"))
-      raise(SIGSTOP);
-    if (appointments.has("throw", step, rank)) throw std::runtime_error("a mistake");
-    if (arguments.text("mistake", "") == "skips_step") continue;
-    training.step([&] {
-      if (pause) usleep(pause);
-      if (appointments.has("forward", step, rank)) reaper.die("forward");
-      auto [out, count] = ddp->forward(x.index_select(0, *rows), *rows);
-      if (appointments.has("backward", step, rank)) reaper.die("backward");
-      const auto loss =
-          torch::mse_loss(out, y.index_select(0, *rows)) + count * training.group().size();
-      loss.backward();
-    });
+}
+
+void Trainer::tell(const brigade::ElasticEvent& event) {
+  reaper_.holds_state();
+  std::ofstream(arguments_.folder + "/events", std::ios::app)
+      << now_ms() << ' ' << getpid() << ' ' << event.generation << ' ' << event.members
+      << ' ' << event.step << ' ' << event.lost.count() << ' ' << event.bytes << ' '
+      << event.why.substr(0, event.why.find('\n')) << std::endl;
+  die_if_due("formed", event.step);
+}
+
+void Trainer::backward(const torch::Tensor& rows, int64_t step) {
+  auto [out, count] = ddp_->forward(x_.index_select(0, rows), rows);
+  die_if_due("backward", step);
+  auto loss = torch::mse_loss(out.to(torch::kFloat), y_.index_select(0, rows)) +
+              count * training_.group().size();
+  (arguments_.number("scaler", 0) ? scaler_.scale(loss) : loss).backward();
+}
+
+void Trainer::pass(const torch::Tensor& rows, int64_t step) {
+  if (const int64_t pause = arguments_.number("pause_ms", 0))
+    usleep(static_cast<useconds_t>(1000 * pause));
+  die_if_due("forward", step);
+  torch::Tensor rest = rows;
+  for (int64_t left = arguments_.number("accumulate", 1); left > 1; --left) {
+    const int64_t some = rest.numel() / left;
+    if (some == 0) continue;
+    const auto apart = ddp_->no_sync();
+    backward(rest.narrow(0, 0, some), step);
+    rest = rest.narrow(0, some, rest.numel() - some);
   }
-  const bool once = torch::equal(net->seen.cpu(), torch::full({samples}, -double(epochs)));
+  backward(rest, step);
+}
+
+void Trainer::run() {
+  const int64_t mean_ms = arguments_.number("mean_ms", 0);
+  if (mean_ms > 0) reaper_.run(static_cast<double>(mean_ms));
+  while (auto dealt = training_.next()) {
+    if (arguments_.values.contains("end_file"))
+      end_on_request(arguments_.folder, training_);
+    if (mean_ms > 0 && sampler_.epoch() >= epochs_ * 3 / 4) reaper_.retire();
+    const int generation = job_.generation();
+    const int64_t step = training_.steps();
+    const int rank = training_.group().rank(), size = training_.group().size();
+    if (step == arguments_.number("hash_at", -1)) hash_at_ = hash_of(*net_);
+    die_if_due("next", step);
+    // Once: the replacement comes to the same rank.
+    if (appointments_.due("stop", step, rank) &&
+        fs::create_directory(arguments_.folder + "/stopped"))
+      raise(SIGSTOP);
+    if (appointments_.has("throw", step, rank)) throw std::runtime_error("a mistake");
+    if (arguments_.text("mistake", "") == "skips_step") continue;
+    // Not what next() gave: a rank without samples gets one that does not count.
+    ledger_.begin(generation, step, sampler_.epoch(), size, sampler_.rows(rank, size));
+    if (training_.step([&] { pass(dealt->to(device_), step); }))
+      ledger_.done(generation, step);
+  }
+  say_end();
+}
+
+void Trainer::say_end() {
+  const bool once =
+      torch::equal(net_->seen.cpu(), torch::full({samples_}, -double(epochs_)));
+  // Who starts again from a checkpoint, or trains apart, may train rows twice.
+  const bool counted =
+      !arguments_.values.contains("checkpoint") && !arguments_.values.contains("apart");
+  const elastic_ledger::Books books(arguments_.folder);
+  const bool good = counted && books.every_sample_once(samples_, sampler_.epoch());
   std::printf(
-      "end rank %d of %d steps %ld kept %ld hash %s at %s seen %s generations %zu\n",
-      training.group().rank(), training.group().size(), training.steps(), kept_steps,
-      hash_of(*net).c_str(), hash_at.c_str(), once ? "once" : "otherwise",
-      training.events().size());
+      "end rank %d of %d steps %ld kept %ld hash %s at %s seen %s generations %zu counted "
+      "%s lost %ld\n",
+      training_.group().rank(), training_.group().size(), training_.steps(), kept_steps_,
+      hash_of(*net_).c_str(), hash_at_.c_str(), once ? "once" : "otherwise",
+      training_.events().size(),
+      !counted ? "not"
+      : good   ? "once"
+               : "otherwise",
+      counted ? books.most_lost() : 0);
 }
 
 }  // namespace
@@ -337,6 +351,7 @@ int main(int argc, char** argv) {
     }
     if (arguments.values.contains("transfer"))
       return elastic_cost::measure_transfer(arguments.number("transfer", 256));
-    train(arguments);
+    wait_for_survivors(arguments);
+    Trainer(arguments).run();
   });
 }
