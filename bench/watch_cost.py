@@ -33,7 +33,7 @@ class Watchers:
     def __init__(self):
         self.launcher = subprocess.Popen([BUILD / "bin/brigade", "run", "-n", str(RANKS), "--metrics-port", "0", "sleep", "3600"],
                                          stderr=subprocess.PIPE, text=True)
-        self.address = re.search(r"http://\S+", self.launcher.stderr.readline())[0]
+        self.address = next(found[0] for line in self.launcher.stderr if (found := re.search(r"http://\S+", line)))
         self.looked = threading.Event()
         self.scrapes = 0
         self.top = None
