@@ -59,7 +59,7 @@ def ratios(turns, rounds, key):
     return {"ours_ms": 1e3 * median(ours), "other_ms": 1e3 * median(other),
             "ours_p10_ms": 1e3 * p10(ours), "other_p10_ms": 1e3 * p10(other),
             "value": median(per_round), "p10_ratio": p10(ours) / p10(other),
-            "lowest": min(per_round), "highest": max(per_round)}
+            "per_round": per_round, "lowest": min(per_round), "highest": max(per_round)}
 
 
 class Report:

@@ -30,9 +30,9 @@ def free_port():
 
 
 class Team:
-    """The ranks of one job. `hosts`: for each rank the words before its command, and its variables."""
+    """The ranks of one job. `hosts`: for each rank the words before its command; `variables`: more of its environment."""
 
-    def __init__(self, kind, ranks, arguments, hosts=None, address="127.0.0.1", interface="lo"):
+    def __init__(self, kind, ranks, arguments, hosts=None, address="127.0.0.1", interface="lo", variables=None):
         self.name = f"{kind} {' '.join(arguments)}, {ranks} ranks"
         port = str(free_port())
         self.errors = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
@@ -46,6 +46,7 @@ class Team:
                 "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": str(BUILD / "python"),
             }
+            environment |= variables[rank] if variables else {}
             if kind == "brigade" and ranks == 1:  # started alone: a group of one
                 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
                     environment.pop(name)

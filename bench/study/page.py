@@ -2,6 +2,7 @@
 
 from statistics import mean, median, stdev
 
+from runs import Run
 from tasks import TASKS
 
 TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final accuracy less so many points
@@ -10,6 +11,10 @@ TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final 
 def spread(values, scale=1.0, digits=2):
     values = [value * scale for value in values]
     return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}" if len(values) > 1 else f"{values[0]:.{digits}f}"
+
+
+def signed(values):
+    return f"{mean(values):+.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 class Cell:
@@ -24,9 +29,14 @@ class Cell:
         self.step_ms = median(row["step_ms"] for row in rows)
 
     def until(self, accuracy, what):
-        """What (seconds, bytes_sent) each run had used when it first was as accurate; None if one never was."""
-        found = [next((at[what] for at in row["evaluations"] if at["accuracy"] >= accuracy), None) for row in self.rows]
+        """What (seconds, bytes_sent) the runs had used when they first were as accurate; None if one never was."""
+        found = [until(row, accuracy, what) for row in self.rows]
         return None if None in found else mean(found)
+
+
+def until(row, accuracy, what):
+    """None: it never was as accurate."""
+    return next((at[what] for at in row["evaluations"] if at["accuracy"] >= accuracy), None)
 
 
 def cells(rows):
@@ -43,6 +53,38 @@ def same_seeds(one, other):
     return [Cell([row for row in cell.rows if row["seed"] in seeds]) for cell in (one, other)] if seeds else None
 
 
+def differences(cell, plain, difference):
+    """difference(run, all-reduce's run with the same seed), for each seed that both have."""
+    of_plain = {row["seed"]: row for row in plain.rows}
+    return [difference(row, of_plain[row["seed"]]) for row in cell.rows if row["seed"] in of_plain]
+
+
+def points_gained(cell, plain):
+    return differences(cell, plain, lambda row, base: 100 * (row["accuracy"] - base["accuracy"]))
+
+
+def percent_of_loss(cell, plain):
+    return differences(cell, plain, lambda row, base: 100 * (row["loss"] / base["loss"] - 1))
+
+
+class Strict:
+    """Seconds until each run was as accurate as all-reduce with the same seed is at its end."""
+
+    def __init__(self, cell, plain):
+        pairs = differences(cell, plain, lambda row, base: (until(row, base["accuracy"], "seconds"), until(base, base["accuracy"], "seconds")))
+        there = [pair for pair in pairs if pair[0] is not None]
+        self.runs, self.there = len(pairs), len(there)
+        self.seconds = mean(pair[0] for pair in there) if there else None
+        # Over the seeds that got there.
+        self.sooner = ratio(mean(pair[1] for pair in there), self.seconds) if there else None
+        self.all = self.there == self.runs > 0
+
+    def columns(self):
+        if not self.runs:
+            return ["", ""]
+        return [f"{self.seconds:.1f}", times(self.sooner)] if self.all else [f"{self.there} of {self.runs} seeds", ""]
+
+
 def times(value):
     return "" if value is None else f"{value:.1f} ×"
 
@@ -51,24 +93,27 @@ def ratio(above, below):
     return above / below if above is not None and below else None
 
 
+def against(cell, plain):
+    """The columns that compare with all-reduce, `plain`."""
+    target = plain.accuracy - TARGET_POINTS / 100
+    seconds, sent = cell.until(target, "seconds"), cell.until(target, "bytes_sent")
+    return [times(ratio(plain.bytes, cell.bytes)), "never" if seconds is None else f"{seconds:.1f}", times(ratio(plain.until(target, "seconds"), seconds)),
+            "" if sent is None else f"{sent / 1e6:.2f}", *Strict(cell, plain).columns()]
+
+
 def line(hook, cell, plain, idle):
-    """A row of a table. `plain` is all-reduce's cell, `idle` noop's."""
-    target = plain.accuracy - TARGET_POINTS / 100 if plain else None
-    seconds = cell.until(target, "seconds") if plain else None
-    sent = cell.until(target, "bytes_sent") if plain else None
-    pair = same_seeds(cell, plain) if plain else None
-    points = f"{100 * (pair[0].accuracy - pair[1].accuracy):+.2f}" if pair and hook != "allreduce" else ""
+    """A row of a table. `plain` is all-reduce's cell, `idle` noop's; None: it was not run."""
+    compared = plain is not None and hook != "allreduce" and cell.seeds & plain.seeds
     exposed = f"{max(0.0, cell.step_ms - idle.step_ms):.1f}" if idle else ""
-    columns = [f"`{hook}`", spread([row["accuracy"] for row in cell.rows], 100), points, spread([row["loss"] for row in cell.rows], 1, 3),
-               f"{cell.step_ms:.1f}", exposed, f"{cell.bytes / 1e6:.2f}", times(ratio(plain.bytes if plain else None, cell.bytes)),
-               "never" if plain and seconds is None else f"{seconds:.1f}" if plain else "",
-               times(ratio(plain.until(target, "seconds") if plain else None, seconds)), f"{sent / 1e6:.2f}" if sent is not None else "",
-               str(len(cell.seeds))]
+    columns = [f"`{hook}`", spread([row["accuracy"] for row in cell.rows], 100), signed(points_gained(cell, plain)) if compared else "",
+               spread([row["loss"] for row in cell.rows], 1, 3), signed(percent_of_loss(cell, plain)) if compared else "",
+               f"{cell.step_ms:.1f}", exposed, f"{cell.bytes / 1e6:.2f}", *(against(cell, plain) if plain else [""] * 6), str(len(cell.seeds))]
     return "| " + " | ".join(columns) + " |"
 
 
-HEAD = ("| hook | accuracy % | against all-reduce | test loss | step ms | exposed ms | MB sent | fewer bytes | s to target | sooner | MB to target | seeds |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+COLUMNS = ["hook", "accuracy %", "points", "test loss", "loss %", "step ms", "exposed ms", "MB sent", "fewer bytes", "s to target", "sooner",
+           "MB to target", "s to strict", "sooner", "seeds"]
+HEAD = "| " + " | ".join(COLUMNS) + " |\n" + "| --- " * len(COLUMNS) + "|"
 
 
 def table(hooks):
@@ -80,13 +125,13 @@ def table(hooks):
 # ---- headlines: what is asked of a hook at a place, and how far it came
 
 def accuracy_and_bytes(cell, plain, points, fewer):
-    lost, less = 100 * (plain.accuracy - cell.accuracy), plain.bytes / cell.bytes
-    return lost <= points and less >= fewer, f"{lost:+.2f} points lost, {less:.1f} × fewer bytes"
+    gained, less = points_gained(cell, plain), plain.bytes / cell.bytes
+    return -mean(gained) <= points and less >= fewer, f"{signed(gained)} points, {less:.1f} × fewer bytes"
 
 
 def loss_and_bytes(cell, plain, percent, fewer):
-    more, less = 100 * (cell.loss / plain.loss - 1), plain.bytes / cell.bytes
-    return more <= percent and less >= fewer, f"loss {more:+.1f} %, {less:.1f} × fewer bytes"
+    more, less = percent_of_loss(cell, plain), plain.bytes / cell.bytes
+    return mean(more) <= percent and less >= fewer, f"loss {signed(more)} %, {less:.1f} × fewer bytes"
 
 
 def sooner(cell, plain, wanted, _):
@@ -95,13 +140,22 @@ def sooner(cell, plain, wanted, _):
     return (times_sooner or 0) >= wanted, "never there" if times_sooner is None else f"{times_sooner:.1f} × sooner"
 
 
+def sooner_strictly(cell, plain, wanted, _):
+    found = Strict(cell, plain)
+    text = "never there" if found.sooner is None else f"{found.sooner:.1f} × sooner"
+    return found.all and found.sooner >= wanted, text if found.all or not found.there else f"{text} in the {found.there} that got there"
+
+
+MEANS = ":lr=1,momentum=0"  # DiLoCo whose outer step is the mean of the parameters
 HEADLINES = [
     ("int8", "loopback", accuracy_and_bytes, 0.1, 3.9, "within 0.1 point of all-reduce at ≥ 3.9 × fewer bytes"),
     ("int4", "loopback", accuracy_and_bytes, 0.3, 7, "within 0.3 points at ≥ 7 × fewer bytes"),
     ("powersgd:rank=4", "loopback", accuracy_and_bytes, 0.5, 15, "within 0.5 points at ≥ 15 × fewer bytes"),
-    ("int8", "100mbit", sooner, 3.5, None, "at all-reduce's accuracy ≥ 3.5 × sooner (on a machine with nothing else to do)"),
-    ("diloco=20+", "loopback", loss_and_bytes, 1, 50, "within 1 % of all-reduce's loss at ≥ 50 × fewer bytes"),
-    ("diloco=20:lr=1,momentum=0+", "loopback", loss_and_bytes, 1, 50, "the same, where the outer step is the mean"),
+    ("int8", "100mbit", sooner, 3.5, None, f"at all-reduce's accuracy less {TARGET_POINTS} points ≥ 3.5 × sooner"),
+    ("int8", "100mbit", sooner_strictly, 3.5, None, "at all-reduce's own accuracy ≥ 3.5 × sooner"),
+    ("diloco=20+int8", "loopback", loss_and_bytes, 1, 50, "within 1 % of all-reduce's loss at ≥ 50 × fewer bytes"),
+    *((name, "loopback", loss_and_bytes, 1, 50, "the same, where the outer step is the mean")
+      for name in (f"diloco=20{MEANS}+int8", f"diloco=15{MEANS}+int8", f"diloco=10{MEANS}+int4")),
 ]
 
 
@@ -120,18 +174,28 @@ def headlines(rows):
     for task in (name for name in TASKS if any(key[0] == name for key in found)):
         for prefix, place, rule, first, second, text in HEADLINES:
             verdict, figures = judge(found.get((task, place), {}), prefix, rule, first, second)
-            lines.append(f"| {task} | `{prefix.rstrip('+')}`, {place}: {text} | {verdict} | {figures} |")
+            lines.append(f"| {task} | `{prefix}`, {place}: {text} | {verdict} | {figures} |")
     return "\n".join(lines)
 
 
-def markdown(rows, machine, command):
-    parts = ["# Study: every hook, several seeds", "",
-             f"Written by `{command}` on {machine}.", "",
-             "Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Against all-reduce*: points, over the",
-             "seeds that both have. *Exposed*: the step's time beyond that of `noop`, which sends nothing. *MB sent*: by one rank in the whole training.",
-             f"*Target*: all-reduce's mean final accuracy less {TARGET_POINTS} points; *never*: a seed did not get there.", "", "## Headlines", "", headlines(rows)]
+LEGEND = f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Points*, *loss %*: accuracy and loss against
+all-reduce's with the same seed, mean ± deviation of the differences. *Exposed*: the step's time beyond that of `noop`, which sends nothing. *MB sent*: by
+one rank in the whole training, also to ranks of its own host. *Target*: all-reduce's mean final accuracy less {TARGET_POINTS} points; *never*: a seed did not get there.
+*Strict*: all-reduce's own final accuracy with the same seed; where not all seeds got there, how many did."""
+PLACES = {"loopback": "loopback", "100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "2x2:1gbit": "two hosts of two ranks each, 1 Gbit/s between them"}
+
+
+def figures(rows):
+    """Headlines and tables: what docs/study.md ends with."""
+    parts = [LEGEND, "", "## Headlines", "", headlines(rows)]
     for (task, place), hooks in sorted(cells(rows).items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0][1] != "loopback", item[0][1])):
-        example = next(iter(hooks.values())).rows[0]
-        parts += ["", f"## {TASKS[task].title}: {place}", "",
-                  f"{example['parameters']:,} parameters, {TASKS[task].steps} steps, `brigade train {' '.join(TASKS[task].words('DATA'))}`.", "", table(hooks)]
+        runs = [row for cell in hooks.values() for row in cell.rows]
+        words = " ".join(TASKS[task].words("DATA") + Run(task, "", place, 0).place_words())
+        parts += ["", f"## {TASKS[task].title}: {PLACES.get(place, place)}", "",
+                  f"{runs[0]['parameters']:,} parameters, {TASKS[task].steps} steps, `brigade train {words} --hook HOOK --seed SEED`, "
+                  f"on {' and '.join(sorted({row['machine'] for row in runs}))}.", "", table(hooks)]
     return "\n".join(parts) + "\n"
+
+
+def markdown(rows, command):
+    return "\n".join(["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", figures(rows)])

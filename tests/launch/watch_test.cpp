@@ -22,6 +22,7 @@
 #include "launch/watch/job_view.h"
 #include "launch/watch/metrics_server.h"
 #include "launch/watch/metrics_text.h"
+#include "launch/watch/node_pages.h"
 #include "launch/watch/status_folder.h"
 #include "support/command.h"
 
@@ -199,6 +200,77 @@ TEST(Watching, ARealTrainingShowsStepsBucketsBytesLossesAndNaNs) {
   std::string seen;
   std::getline(file, seen);
   EXPECT_EQ(seen, "fp16 4 3 2 320000 0 13 0 1 11");
+}
+
+// The rank is slow from a certain step on. Slow is 40 ms where the others take less than
+// one, so that a busy machine does not change who it is.
+TEST(Watching, ARealSlowRankIsNamedWithinTwentySteps) {
+  constexpr int kQuickSteps = 20, kSlowSteps = 40;
+  const testing::TemporaryFolder folder;
+  const std::string note = folder.path() + "/seen";
+  const std::string launcher = std::to_string(getpid());
+  launch(3, [&](int rank) {
+    at::Tensor weight = at::ones({64, 64}).requires_grad_(true);
+    DdpCore ddp({.parameters = {{"weight", weight}}},
+                init_process_group({.backend = "gloo"}));
+    ddp.set_hook(make_hook("allreduce"));
+    const std::string page = std::getenv(group::kStatusFile);
+    bool named = false;
+    for (int step = 0; step < kQuickSteps + kSlowSteps; ++step) {
+      const int slow_steps = step - kQuickSteps;
+      if (rank == 0 && slow_steps >= 0 && !named) {
+        const auto view = read_job(page.substr(0, page.rfind('/')));
+        named = view->ranks.at(1).straggles;
+        if (named)
+          std::ofstream(note) << slow_steps << '\n'
+                              << testing::run_command({testing::built_program("brigade"),
+                                                       "top", launcher, "--once"})
+                                     .out;
+      }
+      if (rank == 1 && slow_steps >= 0) usleep(40'000);
+      ddp.before_forward();
+      at::Tensor loss = weight.sum();
+      ddp.after_forward({&loss});
+      zero_grad(ddp.parameters());
+      loss.backward();
+    }
+  });
+  std::ifstream file(note);
+  int steps = 1000;
+  file >> steps;
+  EXPECT_LE(steps, 20);
+  const std::string top{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(top.find("! rank 1 straggles: it computes for "), std::string::npos) << top;
+}
+
+// Another host's bytes: what fits the job is shown beside its own ranks, the rest is not.
+TEST(Watching, NodeZeroShowsWhatOtherHostsTell) {
+  StatusFolder here({.host = "one", .pid = getpid(), .nodes = 2, .workers = 1});
+  StatusFolder there({.host = "t\nwo", .pid = getpid(), .nodes = 2, .workers = 1});
+  here.begin_attempt(/*attempt=*/1, /*first_rank=*/0, /*world=*/2, "job");
+  there.begin_attempt(1, 1, 2, "job");
+  RankPage(there.page_for(1, false)).update([](RankStatus& status) {
+    status.steps = 7, status.step_began_ns = group::monotonic_ns() - 3'000'000'000;
+  });
+  const std::string bytes = pack_ranks(there.path());
+  keep_node(here.path(), 1, bytes);
+  const auto view = read_job(here.path());
+  ASSERT_EQ(view->ranks.size(), 2u);
+  EXPECT_EQ(view->ranks[0].host, "");
+  EXPECT_EQ(view->ranks[1].host, "t wo");
+  EXPECT_EQ(view->ranks[1].pid, getpid());
+  EXPECT_EQ(view->ranks[1].status.steps, 7);
+  EXPECT_GE(view->ranks[1].seconds_since_step, 3);
+  EXPECT_EQ(metrics_text(*view).find("rank=\"1\""), std::string::npos);
+  for (const std::string& other :
+       {std::string("garbage"), bytes.substr(1), bytes.substr(0, bytes.size() - 1),
+        pack_ranks(here.path())}) {
+    keep_node(here.path(), 1, other);
+    EXPECT_EQ(read_job(here.path())->ranks.size(), 1u);
+  }
+  keep_node(here.path(), 1, bytes);
+  here.begin_attempt(2, 0, 2, "job");  // the other host has not begun it
+  EXPECT_EQ(read_job(here.path())->ranks.size(), 1u);
 }
 
 // ---- --metrics-port ---------------------------------------------------------------------

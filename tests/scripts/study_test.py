@@ -20,7 +20,7 @@ def row(hook, accuracy, sent, seed=1, place="loopback", seconds=(1.0, 2.0), **mo
     evaluations = [{"accuracy": accuracy - 0.2, "seconds": seconds[0], "bytes_sent": sent / 2, "loss": 1, "step": 1},
                    {"accuracy": accuracy, "seconds": seconds[1], "bytes_sent": sent, "loss": 0.5, "step": 2}]
     return {"key": f"{hook}{seed}{place}", "task": "digits", "hook": hook, "place": place, "seed": seed, "parameters": 7, "step_ms": 3.0,
-            "loss": 0.5, "accuracy": accuracy, "bytes": sent, "evaluations": evaluations, "replicas_identical": True, **more}
+            "machine": "a machine", "loss": 0.5, "accuracy": accuracy, "bytes": sent, "evaluations": evaluations, "replicas_identical": True, **more}
 
 
 class Page(unittest.TestCase):
@@ -29,12 +29,12 @@ class Page(unittest.TestCase):
 
     def test_headlines_are_reached_missed_or_not_measured(self):
         rows = [row("allreduce", 0.97, 400), row("int8", 0.9692, 100), row("int4", 0.96, 50)]
-        self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", *["not measured"] * 4], page.headlines(rows))
+        self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", *["not measured"] * 7], page.headlines(rows))
         self.assertIn("**MISSED**", page.headlines([row("allreduce", 0.97, 400), row("int8", 0.97, 110)]), "3.6 x fewer bytes are not 3.9")
 
     def test_only_seeds_that_both_have_are_compared(self):
         rows = [row("allreduce", 0.97, 400), row("allreduce", 0.99, 400, seed=2), row("int8", 0.97, 100)]
-        self.assertIn("+0.00 points lost", page.headlines(rows))
+        self.assertIn("+0.00 points", page.headlines(rows))
 
     def test_time_to_accuracy_counts_to_the_first_evaluation_that_has_it(self):
         rows = [row("allreduce", 0.97, 400, place="100mbit", seconds=(4, 8)), row("int8", 0.97, 100, place="100mbit", seconds=(1, 2))]
@@ -42,8 +42,23 @@ class Page(unittest.TestCase):
         rows[1]["evaluations"][1]["accuracy"] = 0.9
         self.assertIn("never there", page.headlines(rows))
 
+    def test_the_strict_target_is_all_reduces_own_end_seed_by_seed(self):
+        rows = [row("allreduce", 0.97, 400, seed=seed, place="100mbit", seconds=(4, 8)) for seed in (1, 2)]
+        rows += [row("int8", accuracy, 100, seed=seed, place="100mbit", seconds=(1, 2)) for seed, accuracy in ((1, 0.98), (2, 0.969))]
+        strict = page.headlines(rows).splitlines()[6]
+        self.assertIn("**MISSED** | 4.0 × sooner in the 1 that got there, 2 seeds", strict)
+        self.assertIn("| 1 of 2 seeds |  | 2 |", page.markdown(rows, "study"))
+        rows[3] = row("int8", 0.97, 100, seed=2, place="100mbit", seconds=(1, 2))
+        self.assertIn("reached | 4.0 × sooner, 2 seeds", page.headlines(rows).splitlines()[6])
+
+    def test_losses_are_compared_seed_by_seed(self):
+        mean = "diloco=15:lr=1,momentum=0+int8"
+        rows = [row("allreduce", 0.97, 400, loss=1.0), row("allreduce", 0.97, 400, seed=2, loss=2.0),
+                row(mean, 0.97, 4, loss=1.01), row(mean, 0.97, 4, seed=2, loss=2.0)]
+        self.assertIn("reached | loss +0.50 ± 0.71 %, 100.0 × fewer bytes, 2 seeds", page.headlines(rows))
+
     def test_means_have_their_deviation(self):
-        text = page.markdown([row("allreduce", 0.96, 400), row("allreduce", 0.98, 400, seed=2)], "a machine", "study")
+        text = page.markdown([row("allreduce", 0.96, 400), row("allreduce", 0.98, 400, seed=2)], "study")
         self.assertIn("| `allreduce` | 97.00 ± 1.41 |", text)
 
 
@@ -64,7 +79,7 @@ class Runs(unittest.TestCase):
             Results(path).add(row("int8", 0.9, 1))
             with open(path, "a") as file:
                 file.write('{"key": "cut')
-            self.assertEqual(list(Results(path).rows), ["int81loopback"])
+            self.assertEqual(list(Results(path).rows.values()), [row("int8", 0.9, 1)])
 
     def test_a_real_training_gives_a_row_and_a_bad_one_its_reason(self):
         task = replace(TASKS["digits"], steps=20, every=10)
@@ -72,7 +87,7 @@ class Runs(unittest.TestCase):
         self.assertEqual([one["step"] for one in found["evaluations"]], [10, 20])
         self.assertGreater(found["evaluations"][1]["bytes_sent"], found["evaluations"][0]["bytes_sent"])
         self.assertTrue(found["replicas_identical"])
-        self.assertIn("digits", page.markdown([found], "a machine", "study"))
+        self.assertIn("digits", page.markdown([found], "study"))
         with self.assertRaisesRegex(Failed, "did you mean 'int8'"):
             train(BRIGADE, task, Run("digits", "int88", "loopback", 1), pathlib.Path("."))
 

@@ -122,13 +122,22 @@ std::optional<RankReading> read_rank_page(const std::string& path) {
       break;
   }
   munmap(layout, sizeof(RankPage::Layout));
-  RankStatus& status = reading.status;
-  std::memcpy(static_cast<void*>(&status), words.data(), sizeof status);
+  std::memcpy(static_cast<void*>(&reading.status), words.data(), sizeof reading.status);
+  reading.status = checked(reading.status);
+  return reading;
+}
+
+RankStatus checked(RankStatus status) {
   status.buckets = std::clamp(status.buckets, 0, RankStatus::kBuckets);
   status.steps_over = std::max<std::int64_t>(0, status.steps_over);
   status.hook[sizeof status.hook - 1] = 0;
   std::ranges::replace_if(status.hook, is_control, ' ');
-  return reading;
+  return status;
+}
+
+std::string printable(std::string text) {
+  std::ranges::replace_if(text, is_control, ' ');
+  return text;
 }
 
 std::int64_t monotonic_ns() {

@@ -71,6 +71,11 @@ struct RankReading {
 // killed left half written is read as it is.
 std::optional<RankReading> read_rank_page(const std::string& path);
 
+// The same status where everything is within its bounds: for bytes that any process, or
+// another host, has written. Spaces stand for control characters in its texts.
+RankStatus checked(RankStatus status);
+std::string printable(std::string text);
+
 // CLOCK_MONOTONIC, which all processes of a host share.
 std::int64_t monotonic_ns();
 

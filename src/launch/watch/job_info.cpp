@@ -23,7 +23,8 @@ std::string to_json(const JobInfo& job) {
 std::optional<JobInfo> job_from_json(const std::string& text) try {
   JobInfo job = nlohmann::json::parse(text).get<JobInfo>();
   const auto is_count = [](int value) { return value >= 0 && value <= kMostRanks; };
-  if (job.pid <= 0 || !is_count(job.workers) || !is_count(job.first_rank))
+  if (job.pid <= 0 || !is_count(job.workers) || !is_count(job.first_rank) ||
+      !is_count(job.nodes))
     return std::nullopt;
   for (std::string* part : {&job.run_id, &job.host, &job.command}) {
     std::ranges::replace_if(

@@ -12,6 +12,7 @@
 #include "base/files/read_whole.h"
 #include "base/number_text.h"
 #include "group/live/rank_page.h"
+#include "launch/watch/node_pages.h"
 
 namespace brigade::launching {
 namespace {
@@ -68,6 +69,12 @@ void find_stragglers(std::vector<RankView>& ranks) {
   }
 }
 
+void find_medians(RankView& view) {
+  view.step_ms = median_of_recent(view.status, &group::StepStatus::step_ms);
+  view.compute_ms = median_of_recent(view.status, &group::StepStatus::compute_ms);
+  view.wait_ms = median_of_recent(view.status, &group::StepStatus::wait_ms);
+}
+
 RankView read_rank(const std::string& folder, int rank, std::int64_t now) {
   RankView view{.rank = rank};
   const auto reading = group::read_rank_page(rank_page_of(folder, rank));
@@ -75,9 +82,6 @@ RankView read_rank(const std::string& folder, int rank, std::int64_t now) {
   view.pid = reading->pid;
   view.state = state_of(reading->pid);
   view.status = reading->status;
-  view.step_ms = median_of_recent(view.status, &group::StepStatus::step_ms);
-  view.compute_ms = median_of_recent(view.status, &group::StepStatus::compute_ms);
-  view.wait_ms = median_of_recent(view.status, &group::StepStatus::wait_ms);
   if (view.status.steps > 0)
     view.seconds_since_step = 1e-9 * static_cast<double>(now - view.status.step_began_ns);
   return view;
@@ -160,6 +164,9 @@ std::optional<JobView> read_job(const std::string& folder) {
   view.seconds = 1e-9 * static_cast<double>(now - job->started_ns);
   for (int i = 0; i < job->workers; ++i)
     view.ranks.push_back(read_rank(folder, job->first_rank + i, now));
+  std::ranges::move(read_nodes(folder, *job), std::back_inserter(view.ranks));
+  std::ranges::stable_sort(view.ranks, {}, &RankView::rank);
+  std::ranges::for_each(view.ranks, find_medians);
   find_stragglers(view.ranks);
   return view;
 }
@@ -197,7 +204,8 @@ std::vector<std::string> complaints_about(const JobView& view) {
                     " ms at most");
     }
     if (one.state == RankView::State::ended || one.state == RankView::State::stopped)
-      all.push_back(rank + " (process " + std::to_string(one.pid) + ") " +
+      all.push_back(rank + " (process " + std::to_string(one.pid) +
+                    (one.host.empty() ? "" : " on " + one.host) + ") " +
                     (one.state == RankView::State::ended ? "has ended" : "is stopped"));
     if (one.status.bad_losses > 0)
       all.push_back(rank + " had " + std::to_string(one.status.bad_losses) +

@@ -18,6 +18,7 @@ std::string rank_page_of(const std::string& folder, int rank);
 struct RankView {
   enum class State : std::uint8_t { starting, running, stopped, ended };
   int rank = 0;
+  std::string host;      // empty: this one
   std::int64_t pid = 0;  // 0: it has shown nothing yet
   State state = State::starting;
   group::RankStatus status;
@@ -32,9 +33,11 @@ const char* name_of(RankView::State state);
 
 struct JobView {
   JobInfo job;
-  std::vector<RankView> ranks;  // of this host, in order
-  double seconds = 0;           // since the launcher began
-  int generation() const;       // of an elastic job; -1: it is none
+  // In order: those of this host, on node 0 those of the others too, as last heard. The
+  // hosts of an elastic job tell each other nothing.
+  std::vector<RankView> ranks;
+  double seconds = 0;      // since the launcher began
+  int generation() const;  // of an elastic job; -1: it is none
 };
 
 // None: there is no job any more.

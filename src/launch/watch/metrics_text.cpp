@@ -78,7 +78,7 @@ const RankMetric kOfRanks[] = {
     {"brigade_seconds_since_step", "gauge", "Time since the rank has begun a step.",
      [](const RankView& one) { return one.seconds_since_step; }},
     {"brigade_straggler", "gauge",
-     "1: the rank computes for more than 1.25 times the median of this host's ranks.",
+     "1: the rank computes for more than 1.25 times the median of the ranks.",
      [](const RankView& one) { return one.straggles ? 1.0 : 0.0; }},
 };
 
@@ -132,7 +132,9 @@ void add_buckets(Text& text, const JobView& view, const char* name, const char* 
 
 }  // namespace
 
-std::string metrics_text(const JobView& view) {
+std::string metrics_text(const JobView& whole) {
+  JobView view = whole;
+  std::erase_if(view.ranks, [](const RankView& one) { return !one.host.empty(); });
   Text text;
   text.metric("brigade_job_info", "gauge", "Always 1: the job's name and host.");
   text.sample({{"run_id", view.job.run_id}, {"host", view.job.host}}, 1);

@@ -6,7 +6,8 @@
 
 namespace brigade::launching {
 
-// Version 0.0.4 of the form, with HELP and TYPE of each metric.
+// Version 0.0.4 of the form, with HELP and TYPE of each metric. Only ranks of this host:
+// the launchers of the others serve theirs.
 std::string metrics_text(const JobView& view);
 
 }  // namespace brigade::launching

@@ -8,6 +8,7 @@
 
 #include "group/live/rank_page.h"
 #include "launch/watch/job_view.h"
+#include "launch/watch/node_pages.h"
 
 namespace brigade::launching {
 
@@ -28,6 +29,7 @@ StatusFolder::~StatusFolder() {
     unlink(page.c_str());
     unlink((page + ".new").c_str());
   }
+  remove_nodes(path_, job_.nodes);
   for (const char* name : {"/job.json", "/job.json.new"}) unlink((path_ + name).c_str());
   rmdir(path_.c_str());
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""brigade info, selftest, the live view and a look at a running job, as a user types them. look_check.py BRIGADE [PYTHON]"""
+"""brigade info, selftest and the live view, as a user types them. look_check.py BRIGADE [PYTHON]"""
 import json
 import os
 import pathlib
@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import unittest
-import urllib.error
-import urllib.request
 
-from command import BRIGADE, PYTHON, InFolder, environment, running, wait_until, workers_of
+from command import BRIGADE, InFolder, environment, running, wait_until, workers_of
 
 
 class Info(InFolder):
@@ -167,99 +165,6 @@ class LiveView(InFolder):
         self.assertIn("taken up from run", self.good("train", "--steps", "1", "--checkpoint", "run", "--resume").stdout)
         stopped("demo", "--hook", "allreduce", "--link", "off", "--steps", "100000", "--out", "some/where")
         self.assertFalse((self.folder / "some").exists())
-
-
-
-class Watched(InFolder):
-    """One job for all: brigade top, and --metrics-port."""
-
-    @classmethod
-    def setUpClass(cls):
-        words = ["train", "--steps", "100000000", "--evaluate-every", "0", "--hook", "int8", "--metrics-port", "0"]
-        cls.job = subprocess.Popen([BRIGADE, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
-        cls.addClassCleanup(cls.job.stderr.close)
-        cls.addClassCleanup(cls.job.wait, 60)
-        cls.addClassCleanup(cls.job.terminate)
-        line = cls.job.stderr.readline()
-        cls.address = re.fullmatch(r"brigade: metrics at (http://127\.0\.0\.1:\d+)/metrics\n", line)[1]
-
-    def look(self):
-        return json.loads(self.good("top", self.job.pid, "--json").stdout)
-
-    def trains(self):
-        def steps():
-            text = urllib.request.urlopen(self.address + "/metrics", timeout=10).read().decode()
-            return [int(count) for count in re.findall(r"^brigade_steps_total{.*} (\d+)$", text, re.MULTILINE)]
-
-        self.assertTrue(wait_until(lambda: len(steps()) == 2 and min(steps()) > 20))
-
-    def test_one_look_as_text_and_as_json(self):
-        self.trains()
-        seen = self.look()
-        self.assertEqual((seen["launcher"], seen["workers"], seen["restarts"]), (self.job.pid, 2, 0))
-        for number, rank in enumerate(seen["ranks"]):
-            self.assertEqual((rank["rank"], rank["hook"], rank["state"]), (number, "int8", "running"))
-            self.assertIn(rank["pid"], workers_of(self.job.pid))
-            self.assertGreater(rank["step_ms"], 0)
-            self.assertGreater(rank["bytes_inside_host"], 0)
-            self.assertEqual(rank["bytes_to_other_hosts"], 0)
-            self.assertGreater(rank["loss"], 0)
-            self.assertEqual([bucket["bucket"] for bucket in rank["buckets"]], list(range(len(rank["buckets"]))))
-            self.assertGreater(len(rank["buckets"]), 1)
-        text = self.good("top", seen["job"], "--once").stdout
-        self.assertNotIn("\033", text)
-        self.assertRegex(text, r"step \d+, .* ms a step, .* ms of it exposed, hook int8, loss ")
-        self.assertRegex(text, r"bucket +exposed ms")
-
-    def test_a_rank_that_is_stopped_is_named(self):
-        self.trains()
-        worker = self.look()["ranks"][1]["pid"]
-        os.kill(worker, signal.SIGSTOP)
-        self.addCleanup(os.kill, worker, signal.SIGCONT)
-        self.assertTrue(wait_until(lambda: f"rank 1 (process {worker}) is stopped" in self.look()["complaints"]))
-
-    def test_a_terminal_is_followed_until_q_and_may_be_small(self):
-        for key, columns, rows in ((b"q", 100, 40), (b"\x03", 12, 3)):
-            seen, code = self.on_keys(key, columns, rows, "top", self.job.pid, "--every", "0.1")
-            self.assertEqual(code, 0, seen)
-            frame = re.sub(r"\033\[[?0-9;]*[a-zA-Z]", "", seen.split("\033[H")[1].split("\033[J")[0])
-            self.assertLessEqual(frame.count("\n"), rows - 1, seen)
-            self.assertLessEqual(max(len(line.rstrip("\r")) for line in frame.split("\n")), columns, seen)
-            self.assertTrue(seen.endswith("\033[?1049l"), seen)
-
-    def test_what_cannot_be_shown(self):
-        self.refused(1, "no job", "top", "999999999")
-        self.refused(2, "--metrics-port", "train", "--metrics-port", "70000")
-        self.refused(2, "--metrics-port", "train", "--metrics-port", self.address.rsplit(":", 1)[1])
-        inside = self.run_it("run", BRIGADE, "train", "--metrics-port", "0")
-        self.assertIn("give it to the launcher", inside.stderr)
-
-    @unittest.skipUnless(PYTHON, "no Python with prometheus_client here")
-    def test_prometheus_understands_the_metrics(self):
-        self.trains()
-        text = urllib.request.urlopen(self.address + "/metrics", timeout=10).read()
-        parse = """if True:
-            import json, sys
-            from prometheus_client.parser import text_string_to_metric_families
-            families = list(text_string_to_metric_families(sys.stdin.read()))
-            print(json.dumps([[f.name, f.type, f.documentation, [[s.name, s.labels, s.value] for s in f.samples]] for f in families]))
-            """
-        parsed = subprocess.run([PYTHON, "-c", parse], input=text, capture_output=True, timeout=60, check=True).stdout
-        families = {name: (kind, samples) for name, kind, help, samples in json.loads(parsed) if help}
-        self.assertEqual(families["brigade_steps"][0], "counter")
-        for name, labels, value in families["brigade_steps"][1]:
-            self.assertEqual((name, labels["hook"]), ("brigade_steps_total", "int8"))
-            self.assertGreater(value, 20)
-        exposed = families["brigade_bucket_exposed_seconds"]
-        self.assertEqual(exposed[0], "gauge")
-        self.assertEqual({labels["rank"] for _, labels, _ in exposed[1]}, {"0", "1"})
-        self.assertIn("1", {labels["bucket"] for _, labels, _ in exposed[1]})
-        links = {labels["link"] for _, labels, _ in families["brigade_bytes_sent"][1]}
-        self.assertEqual(links, {"host", "network"})
-        self.assertEqual(families["brigade_workers"][1], [["brigade_workers", {}, 2]])
-        with self.assertRaises(urllib.error.HTTPError) as none:
-            urllib.request.urlopen(self.address + "/elsewhere", timeout=10)
-        none.exception.close()
 
 
 if __name__ == "__main__":

@@ -33,9 +33,10 @@ std::string job_line(const JobView& view) {
   std::string text = "job " + job.run_id + ", launcher " + std::to_string(job.pid) +
                      " on " + job.host + ", since " + duration_text(view.seconds) + ", " +
                      count_text(job.workers, "worker");
-  if (job.world > job.workers || job.nodes > 1)
-    text += " of " + std::to_string(job.world) + " (those of other hosts show there)";
-  return text;
+  if (job.world == job.workers && job.nodes == 1) return text;
+  text += " of " + std::to_string(job.world);
+  if (job.elastic) return text + " (those of other hosts show there)";
+  return job.first_rank == 0 ? text : text + " (rank 0's host shows all)";
 }
 
 // What has happened to the job's workers.
@@ -78,6 +79,11 @@ std::string progress_line(const JobView& view) {
   return text;
 }
 
+std::string process_text(const RankView& one) {
+  if (one.pid <= 0) return "-";
+  return std::to_string(one.pid) + (one.host.empty() ? "" : " on " + one.host);
+}
+
 std::vector<std::string> rank_row(const RankView& one) {
   const auto& status = one.status;
   const auto a_step = [&](std::int64_t bytes) {
@@ -95,7 +101,7 @@ std::vector<std::string> rank_row(const RankView& one) {
           a_step(status.bytes_sent - status.bytes_to_other_hosts),
           a_step(status.bytes_to_other_hosts),
           status.losses > 0 ? base::readable(status.loss) : "-",
-          one.pid > 0 ? std::to_string(one.pid) : "-"};
+          process_text(one)};
 }
 
 // Of each bucket the rank that waited longest for it.
@@ -118,7 +124,7 @@ std::vector<std::vector<std::string>> bucket_rows(const JobView& view) {
   return rows;
 }
 
-nlohmann::ordered_json rank_json(const RankView& one) {
+nlohmann::ordered_json rank_json(const RankView& one, const std::string& this_host) {
   const auto& status = one.status;
   nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
   for (int i = 0; i < status.buckets; ++i) {
@@ -129,6 +135,7 @@ nlohmann::ordered_json rank_json(const RankView& one) {
   }
   nlohmann::ordered_json json = {
       {"rank", one.rank},
+      {"host", one.host.empty() ? this_host : one.host},
       {"pid", one.pid},
       {"state", launching::name_of(one.state)},
       {"hook", std::string(status.hook)},
@@ -171,7 +178,7 @@ std::vector<std::string> frame_of(const JobView& view, const Terminal& terminal)
 
 nlohmann::ordered_json frame_json(const JobView& view) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-  for (const RankView& one : view.ranks) ranks.push_back(rank_json(one));
+  for (const RankView& one : view.ranks) ranks.push_back(rank_json(one, view.job.host));
   const auto& job = view.job;
   return {{"job", job.run_id},
           {"host", job.host},

@@ -22,8 +22,8 @@ constexpr const char* kTopExamples = R"(Examples:
   brigade top --once             one look, without terminal codes
   brigade top --json             one look for machines
 
-Shows the workers of this host; run it on each host of a job. Jobs are those that brigade run, brigade train
-and brigade::launch() start as the same user.)";
+Shows the workers of this host, and on the first host of a job those of all its hosts; of an elastic job run it
+on each. Jobs are those that brigade run, brigade train and brigade::launch() start as the same user.)";
 
 struct TopOptions {
   std::string job;

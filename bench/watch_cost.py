@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""What it costs a job to be watched: watch_cost.py [TURNS [STEPS]].
+
+Two jobs of bench/step_bench stand side by side and take turns of some steps each. The ranks of one write the pages of a real launcher, of which `brigade
+top --every 0.1` draws ten looks a second and a client scrapes --metrics-port once a second, in that job's turns only; the other has no pages and nobody
+beside it. Printed is the ratio of the watched job's step to the other's: median over the rounds, with its quartiles.
+"""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from statistics import median, quantiles
+
+from compare import ratios
+from teams import BUILD, Team
+
+MODELS = {"allreduce, 8 buckets of 1 MB": ["layers=8", "width=512", "batch=64", "bucket_mb=1", "hook=allreduce"],
+          "int8, 2 buckets of 8 MB": ["layers=4", "width=1024", "batch=32", "bucket_mb=8", "hook=int8"]}
+RANKS = 2
+
+
+class Watchers:
+    """A launcher with pages that nobody has written to yet, and who looks at them: only between go() and halt()."""
+
+    def __init__(self):
+        self.launcher = subprocess.Popen([BUILD / "bin/brigade", "run", "-n", str(RANKS), "--metrics-port", "0", "sleep", "3600"],
+                                         stderr=subprocess.PIPE, text=True)
+        self.address = next(found[0] for line in self.launcher.stderr if (found := re.search(r"http://\S+", line)))
+        self.looked = threading.Event()
+        self.scrapes = 0
+        self.top = None
+
+    def pages(self):
+        """The file of each rank's page: in the launcher's status folder."""
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            for file in pathlib.Path("/dev/shm").glob("brigade_live_*/job.json"):
+                pages = [file.parent / f"rank_{rank}" for rank in range(RANKS)]
+                if json.loads(file.read_text())["pid"] == self.launcher.pid and all(page.exists() for page in pages):
+                    return [str(page) for page in pages]
+            time.sleep(0.1)
+        raise RuntimeError("the launcher has no workers")
+
+    def begin(self):
+        master, slave = pty.openpty()
+        self.top = subprocess.Popen([BUILD / "bin/brigade", "top", str(self.launcher.pid), "--every", "0.1"], stdin=slave, stdout=slave,
+                                    env={**os.environ, "TERM": "xterm"})
+        os.close(slave)
+        threading.Thread(target=self.drain, args=(master,), daemon=True).start()
+        threading.Thread(target=self.scrape, daemon=True).start()
+        self.halt()
+
+    def drain(self, master):
+        try:
+            while os.read(master, 65536):
+                pass
+        except OSError:
+            os.close(master)
+
+    def scrape(self):
+        while True:
+            self.looked.wait()
+            urllib.request.urlopen(self.address, timeout=30).read()
+            self.scrapes += 1
+            time.sleep(1)
+
+    def go(self):
+        self.top.send_signal(signal.SIGCONT)
+        self.looked.set()
+
+    def halt(self):
+        self.top.send_signal(signal.SIGSTOP)
+        self.looked.clear()
+
+    def end(self):
+        for process in (self.top, self.launcher):
+            if process:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+                process.wait(30)
+
+
+def watched_turn(team, watchers, steps):
+    watchers.go()
+    try:
+        return team.turn(steps)
+    finally:
+        watchers.halt()
+
+
+def measure(model, rounds, steps):
+    watchers = Watchers()
+    try:
+        pages = watchers.pages()
+        with Team("brigade", RANKS, model, variables=[{"BRIGADE_STATUS_FILE": page} for page in pages]) as seen, Team("brigade", RANKS, model) as unseen:
+            watchers.begin()
+            return ratios([lambda: watched_turn(seen, watchers, steps), lambda: unseen.turn(steps)], rounds, "step")
+    finally:
+        watchers.end()
+
+
+def main():
+    rounds, steps = ([int(word) for word in sys.argv[1:]] + [40, 100][len(sys.argv) - 1:])
+    print("| model | step ms, watched | not watched | ratio | quartiles over the rounds |\n| --- | --- | --- | --- | --- |")
+    for name, model in MODELS.items():
+        found = measure(model, rounds, steps)
+        first, _, third = quantiles(found["per_round"], n=4)
+        print(f"| {name} | {found['ours_ms']:.2f} | {found['other_ms']:.2f} | {median(found['per_round']):.4f} | {first:.4f} to {third:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
