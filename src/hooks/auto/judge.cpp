@@ -12,7 +12,8 @@ constexpr double kLeastSaving = 0.1;  // of the time of a more exact candidate
 constexpr double kPromising = 0.8;    // a prediction may be off by as much
 constexpr double kOther = 1.5;  // times that differ by more are not the same network's
 constexpr double kQuicker = 4.0 / 3;
-constexpr double kNoise = 1e-3;  // seconds: smaller differences do not count
+constexpr double kNoise = 1e-3;     // seconds: smaller differences are no other network's
+constexpr double kChance = 0.5e-3;  // seconds: who saves less may save it by chance
 constexpr int kInARow = 3;
 constexpr int kMostPatience = 64;
 
@@ -22,12 +23,8 @@ std::string ms(double seconds) {
   return text;
 }
 
-std::string percent(double share) {
-  return std::to_string(std::lround(100 * share)) + " %";
-}
-
 bool saves(double seconds, double than, double share) {
-  return seconds <= (1 - share) * than && than - seconds > kNoise;
+  return seconds <= (1 - share) * than && than - seconds > kChance;
 }
 
 bool differ(double a, double b) {
@@ -122,8 +119,14 @@ class StepJudge : public Judge {
     windows_[hook] = seen;
     if (hook != found_) return {found_, false, ""};
     if (saves(step(found_), step(0), least_saving(0))) return settle(found_, instead());
-    return settle(0, names_[found_] + " did not save " + percent(outlook_.least_saving) +
+    return settle(0, names_[found_] + " did not save " + asked_for() +
                          " twice: the second time it took " + instead());
+  }
+
+  // "10 %", or more where that is less than what may be chance.
+  std::string asked_for() const {
+    const double share = std::max(outlook_.least_saving, kChance / step(0));
+    return std::to_string(std::lround(100 * share)) + " %";
   }
 
   std::string instead() const {
@@ -131,7 +134,7 @@ class StepJudge : public Judge {
   }
 
   std::string nothing_saved() const {
-    const std::string share = percent(outlook_.least_saving) + " of " + ms(step(0));
+    const std::string share = asked_for() + " of " + ms(step(0));
     if (windows_.size() > 1) return "nothing that was tried saved " + share + " a step";
     return "nothing should save " + share + " a step, of which " +
            ms(windows_.at(0).exposed) + " wait for it";
