@@ -1,7 +1,9 @@
-"""Two network namespaces with a cable between them, shaped to a given rate; gone at the end."""
+"""Two network namespaces with a cable between them, of a given rate or latency; gone at the end."""
 
 import os
 import subprocess
+
+from teams import BUILD
 
 
 class Link:
@@ -38,11 +40,20 @@ class Link:
                 self._run(f"ip -n {name} addr add 10.78.0.{place + 1}/24 dev brg0")
                 self._run(f"ip -n {name} link set lo up")
                 self._run(f"ip -n {name} link set brg0 up")
-                self._run(f"tc -n {name} qdisc add dev brg0 root tbf rate {self.rate} burst 256kb latency 50ms")
+                self._shape(name, "add")
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def change(self, rate):
+        """From now on, while jobs run on it."""
+        self.rate = rate
+        for name in self.names:
+            self._shape(name, "change")
+
+    def _shape(self, name, action):
+        self._run(f"tc -n {name} qdisc {action} dev brg0 root tbf rate {self.rate} burst 256kb latency 50ms")
 
     def __exit__(self, *_):
         for name in self.names:
@@ -51,3 +62,42 @@ class Link:
     @staticmethod
     def _run(command):
         subprocess.run(command.split(), check=True, capture_output=True)
+
+
+class DelayedLink(Link):
+    """The same without a limit to the rate: bench/delay_link.cpp, between the two, holds packets back."""
+
+    def __init__(self, microseconds):
+        super().__init__("")
+        self.names.append(f"brgbench{os.getpid()}m")
+        self.microseconds = microseconds
+        self.relay = None
+
+    def __enter__(self):
+        *ends, middle = self.names
+        try:
+            for name in self.names:
+                self._run(f"ip netns add {name}")
+            for place, name in enumerate(ends):
+                self._run(f"ip -n {name} link add brg0 type veth peer name end{place} netns {middle}")
+                self._run(f"ip -n {name} addr add 10.78.0.{place + 1}/24 dev brg0")
+                self._run(f"ip -n {name} link set lo up")
+                self._run(f"ip -n {name} link set brg0 up")
+                self._run(f"ip -n {middle} link set end{place} up")
+            # Before all ranks: a packet that waits for its processor is later than it should be.
+            command = ["ip", "netns", "exec", middle, "chrt", "-r", "20",
+                       str(BUILD / "bin/delay_link"), "end0", "end1", str(self.microseconds)]
+            self.relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            if self.relay.stdout.readline() != "ready\n":
+                raise RuntimeError("delay_link did not start")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.relay:
+            self.relay.stdin.close()
+            self.relay.wait(5)
+            self.relay.stdout.close()
+        super().__exit__()

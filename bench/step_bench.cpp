@@ -109,10 +109,8 @@ class Trainer {
     base_kb_ = memory_kb("VmRSS");
 
     brigade::DdpOptions options{.gradient_as_bucket_view = settings.number("views") != 0};
-    if (settings.number("bucket_mb") > 0) {
-      const auto cap = static_cast<double>(settings.number("bucket_mb"));
-      options.bucket_cap_mb_list = {cap};
-    }
+    const double cap = std::stod(settings.values.at("bucket_mb"));
+    if (cap > 0) options.bucket_cap_mb_list = {cap};
     ddp_ = brigade::DistributedDataParallel<torch::nn::SequentialImpl>(model_.ptr(), group_,
                                                                        options);
     make_optimizer(settings.values.at("optimizer"));

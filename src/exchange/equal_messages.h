@@ -1,5 +1,5 @@
-// One message to all other ranks. Gloo's all-gather copies everything once more, so each
-// of the others gets a copy of its own by an all-to-all.
+// The same message to all other ranks. Gloo's all-gather copies everything once more, so
+// each of the others gets a copy of its own by an all-to-all.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,5 +16,11 @@ void repeat_first(const at::Tensor& messages, int64_t count);
 // what Comm asks of every collective.
 Collective send_to_all_others(Comm& comm, const at::Tensor& outgoing,
                               const at::Tensor& incoming);
+
+// In place: the sum over two ranks. Each sends the other all it has, at once; an all-reduce
+// sends as many bytes, but the second half of them only when the first has come and was
+// added up. So this is for values that are few, and a link whose latency counts. REQUIRES:
+// two ranks; `values` has one dimension.
+Task<void> add_up_of_two(at::Tensor values, Comm& comm);
 
 }  // namespace brigade

@@ -1,6 +1,7 @@
 // Every hook on CUDA tensors, over NCCL and over Gloo.
 #include "cuda/on_gpu.h"
 #include "hooks/cases.h"
+#include "hooks/scripted_judge.h"
 
 namespace brigade {
 namespace {
@@ -32,6 +33,15 @@ std::vector<at::Tensor> train(DistributedDataParallel<testing::BagImpl>& ddp,
   for (const at::Tensor& parameter : ddp->module()->parameters_in_order)
     gradients.push_back(parameter.grad());
   return gradients;
+}
+
+// Value by value, in float32, on the CPU.
+at::Tensor mean_on_cpu(const std::vector<int64_t>& shape, int ranks, int64_t step,
+                       size_t index) {
+  at::Tensor sum = testing::coefficient(shape, at::kFloat, 0, step, index).clone();
+  for (int rank = 1; rank < ranks; ++rank)
+    sum += testing::coefficient(shape, at::kFloat, rank, step, index);
+  return sum / ranks;
 }
 
 class CudaHooks : public ::testing::TestWithParam<const char*> {};
@@ -120,6 +130,63 @@ TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
       }
     }
   });
+}
+
+// Exact, int8, exact, int4, a window each: after an exact step nothing is owed.
+TEST_P(CudaHooks, AutoIsFollowedByAllRanksAndPaysWhatItOwes) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{40, 30}, {30}, {17, 23}, {300}};
+    DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
+                                {.bucket_cap_mb = testing::kOneBucketEach});
+    ddp->set_hook(testing::scripted_auto(group));
+    std::vector<at::Tensor> sums;  // of what came out, less what should have
+    for (const auto& shape : shapes) sums.push_back(at::zeros(shape, at::kDouble));
+    for (int64_t step = 0; step < 4 * kAutoWindow; ++step) {
+      SCOPED_TRACE(step);
+      const auto gradients = train(ddp, coefficients_on_gpu(shapes, group.rank(), step));
+      double off = 0;
+      for (size_t index = 0; index < shapes.size(); ++index) {
+        at::Tensor first = gradients[index].clone();
+        group.broadcast(first, 0);
+        EXPECT_TRUE(at::equal(first, gradients[index])) << "replicas disagree";
+        sums[index] += gradients[index].cpu() -
+                       testing::exact_mean(shapes[index], at::kFloat, 2, step, index);
+        off += sums[index].norm().item<double>();
+      }
+      EXPECT_EQ(off > 1e-4, step / kAutoWindow % 2 == 1) << off;
+    }
+    if (group.rank() == 0) {
+      EXPECT_EQ(ddp->hook_stats().history,
+                (std::vector<std::string>{"step 8: trying int8", "step 16: back",
+                                          "step 24: int4"}));
+    }
+  });
+}
+
+TEST_P(CudaHooks, FixedGivesTheBitsOfTheSumOnTheCpu) {
+  for (const int ranks : {2, 3}) {
+    run_cuda_ranks(
+        GetParam(),
+        [](ProcessGroup group) {
+          // The second is longer than a segment.
+          const Shapes shapes{{17, 23}, {(1 << 21) + 77}, {1}, {30, 30}};
+          for (const double megabytes : {testing::kOneBucketEach, 64.0}) {
+            DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
+                                        {.bucket_cap_mb = megabytes});
+            ddp->set_hook(make_hook("fixed"));
+            for (int64_t step = 0; step < 2; ++step) {
+              const auto gradients =
+                  train(ddp, coefficients_on_gpu(shapes, group.rank(), step));
+              for (size_t index = 0; index < shapes.size(); ++index)
+                EXPECT_TRUE(
+                    at::equal(gradients[index].cpu(),
+                              mean_on_cpu(shapes[index], group.size(), step, index)))
+                    << "parameter " << index << ", buckets of " << megabytes;
+            }
+          }
+        },
+        ranks);
+  }
 }
 
 TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {

@@ -7,6 +7,7 @@
 #include "hooks/auto/candidate_cost.h"
 #include "hooks/auto/step_clock.h"
 #include "hooks/bag.h"
+#include "hooks/scripted_judge.h"
 #include "support/ranks.h"
 
 namespace brigade {
@@ -14,17 +15,19 @@ namespace {
 
 using testing::Rig;
 using testing::run_ranks;
+using testing::scripted_auto;
 using testing::Shapes;
 
 WindowTimes waiting(double step, double exposed) {
   return {.step = step, .exposed = exposed, .busy = exposed, .backward = 0.01};
 }
 
-// Steps of 1 s under the exact hook.
-std::unique_ptr<Judge> judge_with(std::vector<double> predicted) {
+std::unique_ptr<Judge> judge_with(std::vector<double> predicted, double saving = 0.1) {
   std::vector<std::string> names{"allreduce", "fp16", "int8", "int4"};
   names.resize(predicted.size());
-  return make_judge(names, [predicted](const WindowTimes&) { return predicted; });
+  return make_judge(names, [predicted, saving](const WindowTimes&) {
+    return Outlook{predicted, saving};
+  });
 }
 
 TEST(AutoJudge, StaysExactWhereNothingShouldSaveATenth) {
@@ -37,8 +40,18 @@ TEST(AutoJudge, StaysExactWhereNothingShouldSaveATenth) {
             "which 80 ms wait for it");
 }
 
-TEST(AutoJudge, TriesTheBestAndKeepsItOnlyIfItSavedATenth) {
-  for (const double measured : {0.30, 0.89, 0.91, 1.5}) {
+TEST(AutoJudge, TriesTheBestAndKeepsItOnlyIfItSavedATenthTwice) {
+  struct Case {
+    double first, again_exact, second;
+    size_t choice;
+  };
+  for (const auto& [first, again_exact, second, choice] :
+       {Case{0.30, 1.0, 0.30, 2}, Case{0.89, 1.0, 0.89, 2},
+        // Only once: the first exact window, or the first trial, was not what is usual.
+        Case{0.89, 0.95, 0.89, 0}, Case{0.60, 1.0, 0.95, 0},
+        // What is exact became quicker by itself, and the candidate with it.
+        Case{0.60, 0.5, 0.30, 2}}) {
+    SCOPED_TRACE(std::to_string(first) + " " + std::to_string(second));
     const auto judge = judge_with({1, 0.95, 0.3});
     Verdict verdict = judge->after(0, waiting(1, 0.8));
     EXPECT_EQ(verdict.hook, 2u);
@@ -46,13 +59,56 @@ TEST(AutoJudge, TriesTheBestAndKeepsItOnlyIfItSavedATenth) {
     EXPECT_EQ(verdict.line,
               "trying int8: 800 ms of 1000 ms a step wait for allreduce, "
               "predicted are 300 ms a step");
-    verdict = judge->after(2, waiting(measured, 0.1));
+    verdict = judge->after(2, waiting(first, 0.1));
+    EXPECT_EQ(verdict.hook, 0u);
+    EXPECT_FALSE(verdict.settled);
+    EXPECT_NE(verdict.line.find("; both once more"), std::string::npos) << verdict.line;
+    verdict = judge->after(0, waiting(again_exact, 0.8));
+    EXPECT_EQ(verdict.hook, 2u);
+    EXPECT_FALSE(verdict.settled);
+    verdict = judge->after(2, waiting(second, 0.1));
     EXPECT_TRUE(verdict.settled);
-    EXPECT_EQ(verdict.hook, measured < 0.9 ? 2u : 0u) << measured;
-    EXPECT_FALSE(verdict.line.empty());
-    EXPECT_EQ(judge->after(verdict.hook, waiting(measured < 0.9 ? measured : 1, 0.1)).line,
+    EXPECT_EQ(verdict.hook, choice);
+    EXPECT_EQ(verdict.line.find(choice == 2 ? "chose int8: " : "chose allreduce: "), 0u)
+        << verdict.line;
+    EXPECT_EQ(judge->after(choice, waiting(choice == 2 ? second : again_exact, 0.1)).line,
               "");
   }
+}
+
+TEST(AutoJudge, ATrialThatSavesNothingIsNotRepeated) {
+  for (const double measured : {0.91, 1.5}) {
+    const auto judge = judge_with({1, 0.95, 0.3});
+    judge->after(0, waiting(1, 0.8));
+    const Verdict verdict = judge->after(2, waiting(measured, 0.1));
+    EXPECT_TRUE(verdict.settled);
+    EXPECT_EQ(verdict.hook, 0u);
+    EXPECT_EQ(verdict.line,
+              "chose allreduce: nothing that was tried saved 10 % of 1000 ms a step");
+  }
+}
+
+TEST(AutoJudge, SavesAsMuchAsItsOutlookAsksForAndMoreThanTimesDifferByThemselves) {
+  // A quarter is asked for.
+  const auto strict = judge_with({1, 0.8, 0.6}, 0.25);
+  EXPECT_EQ(strict->after(0, waiting(1, 0.8)).hook, 2u);
+  EXPECT_EQ(strict->after(2, waiting(0.8, 0.1)).line,
+            "chose allreduce: nothing that was tried saved 25 % of 1000 ms a step");
+  // Steps of a millisecond or three: what is less than half of one is no more than chance.
+  const auto brief = judge_with({0.9e-3, 0.45e-3});
+  EXPECT_TRUE(brief->after(0, waiting(0.9e-3, 0.8e-3)).settled);
+  const auto longer = judge_with({3e-3, 1.5e-3});
+  EXPECT_EQ(longer->after(0, waiting(3e-3, 2e-3)).hook, 1u);
+  EXPECT_EQ(longer->after(1, waiting(2.6e-3, 1e-3)).line,
+            "chose allreduce: nothing that was tried saved 17 % of 3.00 ms a step");
+}
+
+// Under the candidate that it has found, and that saves as much again.
+Verdict confirm(Judge& judge, Verdict verdict, double exact, const WindowTimes& seen) {
+  EXPECT_EQ(verdict.hook, 0u) << verdict.line;
+  verdict = judge.after(0, waiting(exact, 0.8 * exact));
+  EXPECT_GT(verdict.hook, 0u);
+  return judge.after(verdict.hook, seen);
 }
 
 TEST(AutoJudge, TriesAnotherWhereThePredictionWasWrong) {
@@ -60,19 +116,26 @@ TEST(AutoJudge, TriesAnotherWhereThePredictionWasWrong) {
   EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 2u);  // int4 does not save a tenth more
   EXPECT_EQ(judge->after(2, waiting(0.95, 0.7)).hook, 3u);
   EXPECT_EQ(judge->after(3, waiting(0.99, 0.7)).hook, 1u);
-  const Verdict verdict = judge->after(1, waiting(0.62, 0.4));
+  const Verdict found = judge->after(1, waiting(0.62, 0.4));
+  EXPECT_EQ(found.line,
+            "fp16 took 620 ms a step instead of 1000 ms with allreduce; both once more");
+  const Verdict verdict = confirm(*judge, found, 0.99, waiting(0.63, 0.4));
   EXPECT_TRUE(verdict.settled);
   EXPECT_EQ(verdict.hook, 1u);
-  EXPECT_EQ(verdict.line, "chose fp16: 620 ms a step instead of 1000 ms with allreduce");
+  EXPECT_EQ(verdict.line, "chose fp16: 630 ms a step instead of 990 ms with allreduce");
 }
 
 TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
   const auto judge = judge_with({1, 0.5});
-  judge->after(0, waiting(1, 0.8));
-  EXPECT_TRUE(judge->after(1, waiting(0.5, 0.3)).settled);
+  const WindowTimes usual = waiting(0.5, 0.3);
+  const auto look = [&] {
+    EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
+    EXPECT_TRUE(confirm(*judge, judge->after(1, usual), 1, usual).settled);
+  };
+  look();
   // Once is nothing.
   EXPECT_EQ(judge->after(1, waiting(0.9, 0.7)).hook, 1u);
-  EXPECT_EQ(judge->after(1, waiting(0.5, 0.3)).hook, 1u);
+  EXPECT_EQ(judge->after(1, usual).hook, 1u);
   int waited = 0;
   for (const int expected : {3, 6, 12, 24}) {
     Verdict verdict{1, true, ""};
@@ -81,8 +144,7 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
     EXPECT_EQ(waited, expected);
     EXPECT_EQ(verdict.hook, 0u);
     EXPECT_NE(verdict.line.find("looking again"), std::string::npos);
-    EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
-    EXPECT_TRUE(judge->after(1, waiting(0.5, 0.3)).settled);
+    look();
   }
   // A quicker link shows in what is busy, if not in the steps; under the exact hook it
   // changes nothing.
@@ -166,38 +228,13 @@ TEST(AutoPrediction, TheClockTakesQuickStepsWithoutTheFirst) {
   EXPECT_FALSE(clock.window(0));
 }
 
-// Decides as it was told, one decision a window.
-class Scripted : public Judge {
- public:
-  explicit Scripted(std::vector<Verdict> script) : script_(std::move(script)) {}
-  Verdict after(size_t hook, const WindowTimes&) override {
-    return next_ < script_.size() ? script_[next_++] : Verdict{hook, true, ""};
-  }
-  void resume(size_t) override { next_ = script_.size(); }
-
- private:
-  std::vector<Verdict> script_;
-  size_t next_ = 0;
-};
-
-std::shared_ptr<Hook> scripted(const ProcessGroup& group) {
-  // What other ranks decide must not count.
-  const std::vector<Verdict> script =
-      group.rank() == 0 ? std::vector<Verdict>{{1, false, "trying int8"},
-                                               {0, false, "back"},
-                                               {2, true, "int4"}}
-                        : std::vector<Verdict>(3, Verdict{2, true, "mine"});
-  return make_auto("", {{"int8", make_hook("int8")}, {"int4", make_hook("int4")}},
-                   [script](auto, auto) { return std::make_unique<Scripted>(script); });
-}
-
 const Shapes kAutoShapes{{40, 30}, {30}, {17, 23}, {300}};
 
 TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
   run_ranks(3, [](ProcessGroup group) {
     for (const double cap : {25.0, testing::kOneBucketEach}) {
       Rig rig(group, "", kAutoShapes, at::kFloat, {.bucket_cap_mb = cap});
-      rig.ddp->set_hook(scripted(group));
+      rig.ddp->set_hook(scripted_auto(group));
       std::vector<at::Tensor> sum;  // of what came out, less what should have
       for (const auto& shape : kAutoShapes) sum.push_back(at::zeros(shape, at::kDouble));
       for (int64_t step = 0; step < 4 * kAutoWindow; ++step) {
@@ -228,7 +265,7 @@ TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
 TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
   run_ranks(2, [](ProcessGroup group) {
     Rig rig(group, "", kAutoShapes);
-    rig.ddp->set_hook(scripted(group));
+    rig.ddp->set_hook(scripted_auto(group));
     for (int64_t step = 0; step < kAutoWindow + 3; ++step) rig.train(step);
     const HookState trial = rig.ddp->hook()->state();
     EXPECT_EQ(trial.values.at("choice"), "int8");
@@ -242,7 +279,7 @@ TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
     DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
     as_before.first_buckets = rig.ddp->logging_data().bucket_parameters;
     Rig second(group, "", kAutoShapes, at::kFloat, as_before);
-    second.ddp->set_hook(scripted(group));
+    second.ddp->set_hook(scripted_auto(group));
     second.ddp->hook()->load_state(settled);
     for (int64_t step = 0; step < kAutoWindow + 1; ++step) {
       const auto expected = rig.train(100 + step), resumed = second.train(100 + step);
@@ -251,7 +288,7 @@ TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
     }
     // In the middle of a trial: begins anew, and pays the mean of what was owed.
     const HookState both = combine_states(std::vector<HookState>{trial, trial});
-    second.ddp->set_hook(scripted(group));
+    second.ddp->set_hook(scripted_auto(group));
     second.ddp->hook()->load_state(both);
     const auto gradients = second.train(0);
     at::Tensor owed =

@@ -88,6 +88,9 @@ void expect_step_in_order(Rig& rig, const Case& c, int64_t step) {
   }
 }
 
+// Of the sum over 16 steps: a fifth of the values a step leaves a few steps' worth of each.
+constexpr double kLeftOver = 0.4;
+
 class HookContract : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, HookContract, ::testing::Values(1, 2, 3, 4));
 
@@ -110,6 +113,35 @@ TEST_P(HookContract, AveragesAndAgreesOnEveryRankWithAnyNumberOfBuckets) {
               }
             },
             {.wall = std::chrono::minutes(2)});
+}
+
+// Gradients that stay: what is not sent in one step comes in another, so that the sum of
+// what came out follows the sum of the means. Zeros would be off by 1.
+TEST_P(HookContract, WhatAStepOwesComesInLaterOnes) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    Rig rig(group, "", {{17, 23}, {5}, {600}, {30, 40}});
+    constexpr int64_t kSteps = 16;
+    for (const Case& c : averaging_cases()) {
+      if (c.tolerance < testing::kOwing) continue;
+      SCOPED_TRACE(c.spec);
+      set_hook(rig, c);
+      double off = 0, size = 0;
+      std::vector<at::Tensor> sums(rig.shapes.size());
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const auto gradients = rig.train(0);
+        for (size_t index = 0; index < sums.size(); ++index) {
+          const at::Tensor wide = gradients[index].to(at::kDouble);
+          sums[index] = step == 0 ? wide : sums[index] + wide;
+        }
+      }
+      for (size_t index = 0; index < sums.size(); ++index) {
+        const at::Tensor expected = rig.mean(0, index) * kSteps;
+        off += (sums[index] - expected).square().sum().item<double>();
+        size += expected.square().sum().item<double>();
+      }
+      EXPECT_LE(std::sqrt(off / size), kLeftOver);
+    }
+  });
 }
 
 TEST_P(HookContract, TakesEverySizeAndShape) {

@@ -1,63 +1,32 @@
 // What hook_stats() says was sent, against the counters of a network device.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "brigade/brigade.h"
 #include "brigade/launch.h"
 #include "support/command.h"
+#include "support/network_cable.h"
 #include "support/network_namespaces.h"
 
 namespace brigade {
 namespace {
 
-using testing::run_command;
+constexpr const char* kDevice = testing::NetworkCable::kDevice;
 
-constexpr const char* kDevice = "brw0";
-constexpr const char* kMaster = "10.78.0.1";
-
-// Two network namespaces with a cable between them. They are gone at the end.
 class Cable : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string why = testing::why_no_network_namespaces();
     if (!why.empty()) GTEST_SKIP() << why;
-    const std::string id = "brw" + std::to_string(getpid());
-    names_ = {id + "l", id + "r"};
-    std::ostringstream make;
-    make << "set -e; ip netns add " << names_[0] << "; ip netns add " << names_[1]
-         << "; ip -n " << names_[0] << " link add " << kDevice << " type veth peer name "
-         << kDevice << " netns " << names_[1];
-    for (int side : {0, 1}) {
-      make << "; ip -n " << names_[side] << " addr add 10.78.0." << side + 1 << "/24 dev "
-           << kDevice << "; ip -n " << names_[side] << " link set lo up; ip -n "
-           << names_[side] << " link set " << kDevice << " mtu 9000 up";
-    }
-    const auto result = run_command({"bash", "-c", make.str()});
-    ASSERT_EQ(result.exit_code, 0) << "the cable can't be laid: " << result.err;
+    cable_.emplace();
   }
-  void TearDown() override {
-    for (const std::string& name : names_) {
-      run_command({"bash", "-c",
-                   "ip netns pids " + name +
-                       " 2>/dev/null | xargs -r kill -9; ip netns del " + name});
-    }
-  }
-  std::vector<std::string> names_;
+  std::optional<testing::NetworkCable> cable_;
 };
-
-void enter(const std::string& name) {
-  const int fd = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
-    throw std::runtime_error("cannot enter the network namespace " + name);
-  close(fd);
-}
 
 int64_t bytes_on_the_wire() {
   std::ifstream file("/proc/self/net/dev");
@@ -104,32 +73,15 @@ Traffic train(const ProcessGroup& group, const std::string& spec) {
   return traffic;
 }
 
-// The group of all ranks, of which this one is in the namespace `name`.
-ProcessGroup join(int rank, int ranks, const std::string& name) {
-  enter(name);
-  // As far as they know, the ranks are on two hosts.
-  for (const char* variable : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-                               "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR"}) {
-    unsetenv(variable);
-  }
-  ProcessGroupOptions options;
-  options.backend = "gloo";
-  options.init_method = std::string("tcp://") + kMaster + ":29600";
-  options.rank = rank;
-  options.world_size = ranks;
-  options.timeout = std::chrono::seconds(20);
-  options.interface = kDevice;
-  return init_process_group(options);
-}
-
-void work(int rank, const std::string& name, const std::string& table) {
-  const ProcessGroup group = join(rank, 2, name);
+void work(const testing::NetworkCable& cable, int rank, const std::string& table) {
+  const ProcessGroup group = cable.join(rank, 2);
   std::ostringstream text;
   bool agree = true;
-  for (const char* spec :
-       {"allreduce", "fp16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4",
-        "powersgd:start=0,rank=24,min_rate=1", "batched_powersgd:start=0,rank=24",
-        "fp16+allreduce"}) {
+  for (const char* spec : {"allreduce", "fixed", "fp16", "quantize_per_tensor",
+                           "quantize_per_channel", "int8", "int4", "topk:ratio=0.2",
+                           "randomk:ratio=0.1", "powersgd:start=0,rank=24,min_rate=1",
+                           "powersgd:start=0,rank=48,min_rate=1,rounds=1",
+                           "batched_powersgd:start=0,rank=24", "fp16+allreduce"}) {
     const Traffic traffic = train(group, spec);
     const double ratio =
         static_cast<double>(traffic.wire) / static_cast<double>(traffic.counted);
@@ -147,7 +99,7 @@ TEST_F(Cable, WhatIsCountedIsWhatIsSentWithinFivePercent) {
   const std::string table = folder.path() + "/table";
   setenv("OMP_NUM_THREADS", "1", 0);
   try {
-    launch(2, [&](int rank) { work(rank, names_[rank], table); },
+    launch(2, [&](int rank) { work(*cable_, rank, table); },
            {.grace = std::chrono::milliseconds(500),
             .wall = std::chrono::milliseconds(90'000),
             .prefix = false});
@@ -158,9 +110,9 @@ TEST_F(Cable, WhatIsCountedIsWhatIsSentWithinFivePercent) {
 }
 
 // What a host sends in the steps of train(), with that many ranks on each of the two.
-void work_on_shared_hosts(int rank, int ranks_per_host, const std::string& name,
+void work_on_shared_hosts(const testing::NetworkCable& cable, int rank, int ranks_per_host,
                           const std::string& table) {
-  const ProcessGroup group = join(rank, 2 * ranks_per_host, name);
+  const ProcessGroup group = cable.join(rank, 2 * ranks_per_host);
   for (const char* spec : {"int8", "fp16"}) {
     const Traffic traffic = train(group, spec);
     at::Tensor away = at::full({1}, traffic.away, at::kLong);
@@ -178,12 +130,10 @@ TEST_F(Cable, AHostSendsNoMoreWithMoreRanks) {
   setenv("OMP_NUM_THREADS", "1", 0);
   try {
     for (int each : {1, 2, 4}) {
-      launch(
-          2 * each,
-          [&](int rank) { work_on_shared_hosts(rank, each, names_[rank / each], table); },
-          {.grace = std::chrono::milliseconds(500),
-           .wall = std::chrono::milliseconds(90'000),
-           .prefix = false});
+      launch(2 * each, [&](int rank) { work_on_shared_hosts(*cable_, rank, each, table); },
+             {.grace = std::chrono::milliseconds(500),
+              .wall = std::chrono::milliseconds(90'000),
+              .prefix = false});
     }
   } catch (const LaunchError& error) {
     ADD_FAILURE() << error.what();

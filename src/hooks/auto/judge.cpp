@@ -8,11 +8,12 @@
 namespace brigade {
 namespace {
 
-constexpr double kWorthwhile = 0.9;  // of the time of what it replaces, at most
-constexpr double kPromising = 0.8;   // a prediction may be off by as much
-constexpr double kOther = 1.5;       // times that differ by more are not the same network's
+constexpr double kLeastSaving = 0.1;  // of the time of a more exact candidate
+constexpr double kPromising = 0.8;    // a prediction may be off by as much
+constexpr double kOther = 1.5;  // times that differ by more are not the same network's
 constexpr double kQuicker = 4.0 / 3;
-constexpr double kNoise = 1e-3;  // seconds: smaller differences do not count
+constexpr double kNoise = 1e-3;     // seconds: smaller differences are no other network's
+constexpr double kChance = 0.5e-3;  // seconds: who saves less may save it by chance
 constexpr int kInARow = 3;
 constexpr int kMostPatience = 64;
 
@@ -20,6 +21,10 @@ std::string ms(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, seconds < 0.01 ? "%.2f ms" : "%.0f ms", seconds * 1e3);
   return text;
+}
+
+bool saves(double seconds, double than, double share) {
+  return seconds <= (1 - share) * than && than - seconds > kChance;
 }
 
 bool differ(double a, double b) {
@@ -38,15 +43,17 @@ class StepJudge : public Judge {
       : names_(std::move(names)), predict_(std::move(predict)) {}
 
   Verdict after(size_t hook, const WindowTimes& seen) override {
-    if (phase_ == Phase::settled) return watch(hook, seen);
-    if (phase_ == Phase::measuring) {
-      exact_ = seen;
-      predicted_ = predict_(seen);
-      measured_ = {{0, seen.step}};
-      windows_ = {{0, seen}};
-    } else {
-      measured_[hook] = seen.step;
-      windows_[hook] = seen;
+    switch (phase_) {
+      case Phase::settled:
+        return watch(hook, seen);
+      case Phase::comparing:
+        return compare(hook, seen);
+      case Phase::measuring:
+        windows_.clear();
+        outlook_ = predict_(seen);
+        [[fallthrough]];
+      case Phase::trying:
+        windows_[hook] = seen;
     }
     return try_next();
   }
@@ -59,60 +66,89 @@ class StepJudge : public Judge {
   }
 
  private:
-  enum class Phase { measuring, trying, settled };
+  enum class Phase { measuring, trying, comparing, settled };
+
+  double step(size_t hook) const { return windows_.at(hook).step; }
+
+  // What it must save over the more exact `other`.
+  double least_saving(size_t other) const {
+    return other == 0 ? outlook_.least_saving : kLeastSaving;
+  }
 
   // From the most exact on, moving to a coarser one only if it pays.
   size_t best() const {
     size_t best = 0;
-    for (const auto& [hook, seconds] : measured_) {
-      if (seconds <= kWorthwhile * measured_.at(best)) best = hook;
+    for (const auto& [hook, seen] : windows_) {
+      if (saves(seen.step, step(best), least_saving(best))) best = hook;
     }
     return best;
   }
 
   // The quickest by prediction that has not been tried and may still be the best.
   size_t promising() const {
-    const double found = measured_.at(best());
+    const std::vector<double>& predicted = outlook_.steps;
+    const double found = step(best());
     size_t next = 0;
     for (size_t hook = 1; hook < names_.size(); ++hook) {
-      if (measured_.contains(hook) || predicted_[hook] > kWorthwhile * exact_.step)
+      if (windows_.contains(hook) || !saves(predicted[hook], step(0), least_saving(0)))
         continue;
-      if (measured_.size() > 1 && kPromising * predicted_[hook] > found) continue;
-      if (next == 0 || predicted_[hook] < kWorthwhile * predicted_[next]) next = hook;
+      if (windows_.size() > 1 && kPromising * predicted[hook] > found) continue;
+      if (next == 0 || predicted[hook] < (1 - kLeastSaving) * predicted[next]) next = hook;
     }
     return next;
   }
 
   Verdict try_next() {
     const size_t next = promising();
-    if (next == 0) return settle();
+    if (next == 0) return compare_best();
     phase_ = Phase::trying;
     return {next, false,
-            "trying " + names_[next] + ": " + ms(exact_.exposed) + " of " +
-                ms(exact_.step) + " a step wait for " + names_[0] + ", predicted are " +
-                ms(predicted_[next]) + " a step"};
+            "trying " + names_[next] + ": " + ms(windows_.at(0).exposed) + " of " +
+                ms(step(0)) + " a step wait for " + names_[0] + ", predicted are " +
+                ms(outlook_.steps[next]) + " a step"};
   }
 
-  Verdict settle() {
+  Verdict compare_best() {
+    found_ = best();
+    if (found_ == 0) return settle(0, nothing_saved());
+    phase_ = Phase::comparing;
+    return {0, false, names_[found_] + " took " + instead() + "; both once more"};
+  }
+
+  Verdict compare(size_t hook, const WindowTimes& seen) {
+    windows_[hook] = seen;
+    if (hook != found_) return {found_, false, ""};
+    if (saves(step(found_), step(0), least_saving(0))) return settle(found_, instead());
+    return settle(0, names_[found_] + " did not save " + asked_for() +
+                         " twice: the second time it took " + instead());
+  }
+
+  // "10 %", or more where that is less than what may be chance.
+  std::string asked_for() const {
+    const double share = std::max(outlook_.least_saving, kChance / step(0));
+    return std::to_string(std::lround(100 * share)) + " %";
+  }
+
+  std::string instead() const {
+    return ms(step(found_)) + " a step instead of " + ms(step(0)) + " with " + names_[0];
+  }
+
+  std::string nothing_saved() const {
+    const std::string share = asked_for() + " of " + ms(step(0));
+    if (windows_.size() > 1) return "nothing that was tried saved " + share + " a step";
+    return "nothing should save " + share + " a step, of which " +
+           ms(windows_.at(0).exposed) + " wait for it";
+  }
+
+  Verdict settle(size_t choice, const std::string& why) {
     phase_ = Phase::settled;
-    const size_t choice = best();
     reference_ = windows_.at(choice);
     known_ = true;
     strange_ = 0;
     patience_ = looked_ && choice == last_choice_ ? std::min(2 * patience_, kMostPatience)
                                                   : kInARow;
     last_choice_ = choice;
-    std::string line = "chose " + names_[choice] + ": ";
-    if (choice > 0) {
-      line += ms(measured_.at(choice)) + " a step instead of " + ms(exact_.step) +
-              " with " + names_[0];
-    } else if (measured_.size() > 1) {
-      line += "nothing that was tried saved 10 % of " + ms(exact_.step) + " a step";
-    } else {
-      line += "nothing should save 10 % of " + ms(exact_.step) + " a step, of which " +
-              ms(exact_.exposed) + " wait for it";
-    }
-    return {choice, true, line};
+    return {choice, true, "chose " + names_[choice] + ": " + why};
   }
 
   Verdict watch(size_t hook, const WindowTimes& seen) {
@@ -144,10 +180,9 @@ class StepJudge : public Judge {
   const std::vector<std::string> names_;
   const Predict predict_;
   Phase phase_ = Phase::measuring;
-  WindowTimes exact_;
-  std::vector<double> predicted_;
-  std::map<size_t, double> measured_;  // seconds a step, by hook, since it last looked
-  std::map<size_t, WindowTimes> windows_;
+  Outlook outlook_;
+  std::map<size_t, WindowTimes> windows_;  // the last under each hook, since it looked
+  size_t found_ = 0;                       // the best, of one window
   // While settled: what it watches for changes.
   bool known_ = false;
   WindowTimes reference_;

@@ -3,6 +3,8 @@
 // Vocabulary. A *window* is a few steps under one hook. The *exact* hook, allreduce, is
 // number 0; the *candidates* follow, from the most exact to the coarsest. A *trial* is a
 // window under a candidate. The judge has *settled* when it neither measures nor tries.
+// A time *saves* over another if it is less by the share that is asked for, and by more
+// than such times differ by themselves.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -27,9 +29,12 @@ struct Verdict {
   std::string line;  // what was decided and why; empty: nothing new
 };
 
-// What a step would take under each hook, from a window under the exact one. The first is
-// what was measured.
-using Predict = std::function<std::vector<double>(const WindowTimes& exact)>;
+// What is expected of the hooks, from a window under the exact one.
+struct Outlook {
+  std::vector<double> steps;  // seconds under each hook; the first is what was measured
+  double least_saving = 0.1;  // share of the exact hook's time that a candidate must save
+};
+using Predict = std::function<Outlook(const WindowTimes& exact)>;
 
 class Judge {
  public:
@@ -40,12 +45,13 @@ class Judge {
   virtual void resume(size_t hook) = 0;
 };
 
-// Predicts after the first window, under the exact hook; tries what should save 10 % or
-// more, the quickest first; settles on the coarsest that saved 10 % over each more exact
-// one, or on the exact one. Looks again when both a step and what is busy in it stay
+// Predicts after the first window, under the exact hook. Tries what should save enough, the
+// quickest first, and finds the coarsest that saved enough over the exact hook and 10 %
+// over each more exact candidate. One window may be quicker by chance: the exact hook and
+// the one that was found get another window each, and only if it saved enough again is it
+// chosen; else the exact one is. Looks again when both a step and what is busy in it stay
 // different by half, or under a candidate the latter less by a quarter, three times in a
-// row; when that has changed nothing, it waits twice as
-// long before it looks again.
+// row; when that has changed nothing, it waits twice as long before it looks again.
 std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict);
 
 }  // namespace brigade
