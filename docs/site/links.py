@@ -1,6 +1,6 @@
 """links.py SITE: every link inside of the built site leads to a page and a place there that exist.
 
-Links to elsewhere are only counted: they are not followed.
+Links to elsewhere are not followed.
 """
 import html.parser
 import pathlib

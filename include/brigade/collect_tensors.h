@@ -40,7 +40,7 @@ concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> ||
 template <class>
 inline constexpr bool kUnsupported = false;
 
-// Whether a T of the caller's, copied, can have its tensors exchanged: what collect_tensors
+// Whether a T of the caller's, copied, can have its tensors replaced: what collect_tensors
 // below takes, less what holds none.
 template <class T>
 constexpr bool holds_tensors() {

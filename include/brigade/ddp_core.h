@@ -241,8 +241,8 @@ class BRIGADE_API DdpCore {
   // Of the present hook; zeros without one.
   HookStats hook_stats() const;
   // While on, what the hook does is noted, until it is taken: some events for each bucket
-  // and step, so take them now and then. Off at first; nothing without a hook. With NCCL
-  // the times are those at which the host issued work, not those of the device.
+  // and step, so take them now and then. Off at first; nothing without a hook. Times
+  // are the host's; with NCCL the device's own (brigade/trace.h).
   void record_trace(bool on);
   // What was noted since the last call, and forgets it; in no order. Between iterations.
   std::vector<TraceEvent> take_trace();

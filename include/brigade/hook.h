@@ -172,8 +172,8 @@ inline constexpr const char* kOwnPrefix = "own.";
 
 // For another number of ranks: over the ranks that keep something, the mean of the errors,
 // which is what error feedback needs, and the rest, without values of one rank, as the
-// first of them has it. Not bitwise exact. REQUIRES: one state for each
-// rank of the group that saved, from the same step.
+// first of them has it. Not bitwise exact. REQUIRES: one state for each rank of the group
+// that saved, from the same step.
 BRIGADE_API HookState combine_states(std::span<const HookState> shards);
 
 // What a model tells its hook before each backward pass that reduces.

@@ -122,7 +122,8 @@ class BRIGADE_API ProcessGroup {
   std::vector<std::string> gather_texts(const std::string& what,
                                         const std::string& mine) const;
   // Collective. Throws MismatchError on every rank unless all ranks have the same text. It
-  // shows what each rank has in the first line that differs. `what` is the plural of the
+  // shows what each rank has in the first line that differs. Equal texts cost a few bytes,
+  // whatever their length: their hashes are compared first. `what` is the plural of the
   // thing that is compared, "hooks" for instance, and equal on all ranks; `remedy` is the
   // last line of the error, and says what to do.
   void agree_on(const std::string& what, const std::string& mine,

@@ -14,9 +14,9 @@ namespace brigade {
 class BRIGADE_API RevertibleHook {
  public:
   virtual ~RevertibleHook() = default;
-  // What the hook keeps now is what take_back() goes back to. False: it cannot be done, as
-  // with a hook around one that is not revertible; state() is used then. Called between
-  // steps.
+  // From now on take_back() goes back to the hook's present state. False: it cannot be
+  // done, as with a hook around one that is not revertible; state() is used then. Called
+  // between steps.
   virtual bool commit() = 0;
   // All that the hook keeps is again as it was at the last commit(), bit for bit. Called
   // when no bucket is under way. REQUIRES: commit() has returned true before.

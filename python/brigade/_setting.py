@@ -1,4 +1,4 @@
-"""Hooks on DDP models: set, exchange, look at, save and load."""
+"""Hooks on DDP models: set, replace, look at, save and load."""
 
 from __future__ import annotations
 

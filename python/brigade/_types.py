@@ -50,7 +50,7 @@ class DDPCommHookType(Enum):
 
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType | _TorchType, model: DistributedDataParallel,
                            state: dist.ProcessGroup | None = None) -> None:
-    """Sets a hook by its type. Unlike torch's, it runs in native code, and may be called again to exchange the hook.
+    """Sets a hook by its type. Unlike torch's, it runs in native code, and may be called again to replace the hook.
 
     `comm_hook_type`: torch's own enumeration is taken too, by the names of its members.
     `state`: the process group to reduce over; none: the model's own.

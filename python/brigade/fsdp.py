@@ -116,14 +116,6 @@ def _divides(op: Any) -> bool:
                               "leave set_gradient_divide_factor out")
 
 
-def _agree_on(word: str, group: dist.ProcessGroup) -> None:
-    words: list[str | None] = [None] * group.size()
-    dist.all_gather_object(words, word, group=group)
-    if any(each != word for each in words):
-        ranks = "; ".join(f"'{each}' on rank {rank}" for rank, each in enumerate(words))
-        raise _native.MismatchError(f"the ranks have different reduce-scatters: {ranks}. Set the same on every rank")
-
-
 class CompressedReduceScatter:
     """What FSDP2 calls in place of its own reduce-scatter, for one of its modules: every rank gets all ranks' encodings of its
     shard, and adds them in float32. With error feedback each rank keeps what its encodings lost, and adds it in the next step.
@@ -158,7 +150,7 @@ class CompressedReduceScatter:
         word = self.name if self.all_reduce == self.name else f"{self.name}, all-reduce {self.all_reduce}"
         for group in (shards, self.replicas):
             if group is not None:
-                _agree_on(word, group)
+                _native.agree_on(group, "reduce-scatters", word, "set the same on every rank")
         self._agreed = True
 
     def count(self, before: int, after: int, ranks: int) -> None:

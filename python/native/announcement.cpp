@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -12,6 +11,7 @@
 
 #include "brigade/error.h"
 #include "engine/engine.h"
+#include "group/agree_on.h"
 #include "group/store/watched_store.h"
 #include "interruptible.h"
 #include "reduction.h"
@@ -100,14 +100,9 @@ bool all_spoke(const Words& words) {
 
 // `silent`: what is known of ranks that have not spoken.
 [[noreturn]] void throw_different(const Words& words, const std::string& silent) {
-  std::map<std::string, std::string> ranks_of;
-  for (size_t rank = 0; rank < words.size(); ++rank) {
-    std::string& ranks = ranks_of[words[rank] ? "'" + *words[rank] + "'" : silent];
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-  }
-  std::string text = "the ranks have different hooks:";
-  for (const auto& [hook, ranks] : ranks_of) text += "\n  " + hook + " on ranks " + ranks;
-  throw MismatchError(text + "\n" + engine::kSameHook);
+  std::vector<std::string> shown;
+  for (const auto& word : words) shown.push_back(word ? "'" + *word + "'" : silent);
+  throw MismatchError(group::describe_difference("hooks", shown, engine::kSameHook));
 }
 
 // As a Reducer without a hook does, and waits in short steps.

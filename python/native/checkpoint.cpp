@@ -14,11 +14,6 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // Name, whether each rank has its own, and what to save.
 using Part = std::tuple<std::string, bool, StateParts>;
 
-// Nothing but texts goes through the group: any of its backends does.
-ProcessGroup adopt_any(c10d::ProcessGroup& group) {
-  return adopt(group, group.getDeviceTypes().front().type());
-}
-
 void save(const std::string& folder, int64_t step, c10d::ProcessGroup& group,
           const std::vector<Part>& given) {
   std::vector<CheckpointPart> parts;

@@ -234,6 +234,11 @@ void bind_reduction(py::module_& m) {
   m.def("hash_tensors", &engine::hash_tensors, NoGil());
   m.def("hash_of", &engine::hash_of);
   m.def("describe_drift", &engine::describe_drift);
+  m.def(
+      "agree_on",
+      [](c10d::ProcessGroup& group, const std::string& what, const std::string& mine,
+         const std::string& remedy) { adopt_any(group).agree_on(what, mine, remedy); },
+      NoGil());
 
   py::class_<HookSlot, std::shared_ptr<HookSlot>>(m, "HookSlot")
       .def(py::init<>())

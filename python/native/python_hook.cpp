@@ -50,9 +50,9 @@ auto in_python(const std::string& hook, Body&& body) {
 }
 
 // One call of a body. Any thread may go on with it, one at a time.
-class Run {
+class BodyRun {
  public:
-  Run(const std::string& hook, const py::object& body, Bucket bucket, Comm& comm)
+  BodyRun(const std::string& hook, const py::object& body, Bucket bucket, Comm& comm)
       : hook_(hook), comm_(std::make_shared<PythonComm>(comm)) {
     in_python(hook_, [&] {
       py::object made = called(body, std::move(bucket));
@@ -62,7 +62,7 @@ class Run {
       coroutine_ = shared_object(std::move(made));
     });
   }
-  ~Run() {
+  ~BodyRun() {
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire locked;
     comm_->end();
@@ -73,8 +73,8 @@ class Run {
     }
     coroutine_.reset();
   }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
+  BodyRun(const BodyRun&) = delete;
+  BodyRun& operator=(const BodyRun&) = delete;
 
   // What it awaits next; none: it has ended, with a result.
   std::optional<Request> go_on() {
@@ -135,7 +135,7 @@ class PythonHook : public Hook {
   std::string fingerprint() const override { return fingerprint_; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    Run run(name_, *body_, std::move(bucket), comm);
+    BodyRun run(name_, *body_, std::move(bucket), comm);
     while (const std::optional<Request> asked = run.go_on()) {
       co_await issue(*asked, comm);
     }

@@ -55,6 +55,10 @@ ProcessGroup adopt(Group& group, c10::DeviceType device) {
   return adopted.size() == 1 ? adopted.duplicate() : adopted;
 }
 
+ProcessGroup adopt_any(Group& group) {
+  return adopt(group, group.getDeviceTypes().front().type());
+}
+
 Closeable::Closeable() {
   std::lock_guard lock(open().mutex);
   open().all.insert(this);

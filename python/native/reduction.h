@@ -30,6 +30,8 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 // Collective over `group`: what serves tensors of `device` in it. Does not keep the group
 // itself alive, only its backend and its store.
 ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
+// The same where nothing but texts goes through the group: any of its backends does.
+ProcessGroup adopt_any(c10d::ProcessGroup& group);
 
 class FutureLimit;
 

@@ -32,7 +32,7 @@ CheckpointPart count_part(std::string name, std::function<int64_t()> get,
   return part;
 }
 
-// What a state refuses is the checkpoint's fault here.
+// Here it is the checkpoint's fault if a state is refused.
 template <class Read>
 std::function<void()> checked(Read read) try {
   return read();

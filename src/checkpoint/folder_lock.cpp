@@ -35,7 +35,7 @@ std::string this_process() {
   return "process " + std::to_string(::getpid()) + " on " + host;
 }
 
-// What can lock nothing must not keep anybody from saving.
+// A file system without locks must not keep anybody from saving.
 bool has_no_locks(int error) {
   return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a killed process leaves ends so; the next save takes it away.
+// The ending of the file that a killed process leaves; the next save takes it away.
 constexpr const char* kPartial = ".partial";
 
 struct Stored {

@@ -142,7 +142,7 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
                        const at::Tensor& wire) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
-  if (way_for(own) != Way::cuda || !reduces_on_cuda() || own.numel() == 0) {
+  if (way_for(own) != Way::cuda || own.numel() == 0) {
     for (int64_t i = 0; i < count; ++i)
       decode_add(messages.narrow(0, i * bytes, bytes), chunk_elements, own);
     return encode_share(own, chunk_elements, 1.0 / divisor, residual, divisor, wire);

@@ -72,8 +72,7 @@ class CodecBase : public Codec {
                           std::span<float> out, bool add) const = 0;
   // Whether there are twins for CUDA at all; if not, ATen's operations are used there.
   virtual bool has_cuda_kernels() const { return true; }
-  // Whether the next one is there: all in one pass.
-  virtual bool reduces_on_cuda() const { return true; }
+  // reduce() on a CUDA device, all in one pass.
   virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
                           const kernels::Reduction& reduction) const = 0;
   virtual void encode_aten(const at::Tensor& values, float scale,

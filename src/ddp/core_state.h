@@ -1,7 +1,6 @@
 // What a DdpCore points at. For the files of this folder only.
 #pragma once
 #include <atomic>
-#include <exception>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -158,9 +157,9 @@ void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
                               const ProcessGroup& group, const std::string& refusal);
 
 // Replaces each of `results` that has a graph by an equal tensor behind one common node.
-// When backward() comes to that node it passes on, to the results that the loss did not use
-// too, what gradients there are, so that every parameter's accumulator runs; and calls
-// `at_backward` first. So results that the loss does not use cannot stall a bucket.
+// When backward() comes to that node, it calls `at_backward` first, then goes on behind all
+// results, those that the loss did not use too. So every parameter's accumulator runs, and
+// no bucket waits for a result that the loss did not use.
 void join_results(const std::vector<at::Tensor*>& results,
                   std::function<void()> at_backward);
 

@@ -101,7 +101,7 @@ void LowPrecision::keep_accumulator(const at::Tensor& tensor) const {
   }
 }
 
-// What a pass wrote into buffers, and into parameters without a gradient, is kept.
+// Keeps the values that a pass wrote into buffers, and into parameters without a gradient.
 void LowPrecision::put_back(const Lowered& lowered) const {
   at::NoGradGuard no_grad;
   at::Tensor tensor = lowered.tensor;

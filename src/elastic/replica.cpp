@@ -125,7 +125,7 @@ void Replica::load(States states) {
     changes.push_back(part.load(std::move(saved)));
   }
   HookState hook{std::move(states.at(kHook).tensors), std::move(states.at(kHook).values)};
-  // What is this rank's own stays, unless it has never taken part.
+  // This rank's own state stays, unless it has never taken part.
   if (step_ >= 0) {
     const HookState mine = hook_state();
     hook.tensors.merge(only(mine.tensors, true));

@@ -321,8 +321,8 @@ void ElasticTraining::State::take_up_state(int64_t& bytes) {
   const auto most = std::ranges::max_element(progress);
   if (*most < 0 || std::ranges::any_of(progress, [&](int64_t p) { return p != *most; })) {
     const int64_t mine = progress[static_cast<size_t>(group.rank())];
-    // Who trains apart keeps what it has learned, unless others have met without it: then
-    // that is in the mean.
+    // A rank that trains apart keeps what it has learned, unless others have met without
+    // it: then that is in the mean.
     const bool keeps = meetings && mine >= 0;
     const bool missed_meeting = *most % 2 == 1 && mine == *most - 1;
     replica.keep_own({.model = keeps && !missed_meeting, .optimizer = keeps});

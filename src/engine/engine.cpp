@@ -34,6 +34,7 @@ Engine::Engine(ProcessGroup group, std::string name)
       name_(std::move(name)),
       runs_inline_(group_.size() == 1 || group_.works_on_device()),
       communicators_(count_communicators(group_)),
+      station_groups_(group_),
       failure_store_(group_, name_),
       watcher_(
           group_, failure_store_, [this] { return oldest(); },
@@ -186,7 +187,6 @@ void Engine::order_stream(BucketRun& run) {
 void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (error) {
     std::vector<ProcessGroup> groups = station_groups_.all();
-    groups.push_back(group_);
     const std::string text = explain(base::text_of(error), groups, failure_store_);
     fail_all(failure_store_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
                                         run.describe() + ": " + text));
@@ -206,18 +206,8 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   outstanding_.erase(run.ticket);
 }
 
-Engine::HostGroups& Engine::host_groups(const ProcessGroup& base) {
-  HostGroups& found = host_groups_[base.c10d().get()];
-  found.of = base;
-  return found;
-}
-
 ProcessGroup Engine::host_group(const ProcessGroup& over) {
-  const ProcessGroup& base = over ? over : group_;
-  std::lock_guard lock(host_mutex_);
-  ProcessGroup& mates = host_groups(base).mates;
-  if (!mates) mates = base.new_group(base.layout().mates(), name_in(over) + "/host");
-  return mates;
+  return host_groups_.mates(over ? over : group_, name_in(over));
 }
 
 ProcessGroup Engine::peer_group(const ProcessGroup& over) {
@@ -226,11 +216,7 @@ ProcessGroup Engine::peer_group(const ProcessGroup& over) {
     std::lock_guard lock(mutex_);
     if (shape_.empty()) shape_ = base.layout().text();
   }
-  std::lock_guard lock(host_mutex_);
-  ProcessGroup& peers = host_groups(base).peers;
-  if (!peers && base.layout().place < base.layout().places())
-    peers = base.new_group(base.layout().peers(), name_in(over) + "/peers");
-  return peers;
+  return host_groups_.peers(base, name_in(over));
 }
 
 HookStats Engine::stats() const {
@@ -286,13 +272,7 @@ std::optional<Watcher::Watched> Engine::oldest_on_device() {
 
 std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> Engine::groups_on_device() {
   std::vector<ProcessGroup> groups = station_groups_.all();
-  groups.push_back(group_);
-  // Not while one of them is being made, which may take long.
-  if (std::unique_lock lock(host_mutex_, std::try_to_lock); lock) {
-    for (const auto& [key, of_host] : host_groups_)
-      for (const ProcessGroup& group : {of_host.mates, of_host.peers})
-        if (group) groups.push_back(group);
-  }
+  for (ProcessGroup& group : host_groups_.all()) groups.push_back(std::move(group));
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> found;
   for (const ProcessGroup& group : groups)
     if (group.works_on_device()) found.push_back(group.c10d());

@@ -14,6 +14,7 @@
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
 #include "engine/comm/device_lanes.h"
+#include "engine/comm/host_groups.h"
 #include "engine/failure/device_work.h"
 #include "engine/failure/failure_store.h"
 #include "engine/failure/watcher.h"
@@ -106,16 +107,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void ended(BucketRun& run, std::exception_ptr error);
 
  private:
-  // By the group that they are parts of, which is kept, so that its address stays unique.
-  struct HostGroups {
-    ProcessGroup of, mates, peers;
-  };
-
   Engine(ProcessGroup group, std::string name);
   std::shared_ptr<BucketRun> admit(Bucket bucket);
   void order_stream(BucketRun& run);
   void advise_huge_pages(const Bucket& bucket);
-  HostGroups& host_groups(const ProcessGroup& base);
   // For names in the store of `over`.
   std::string name_in(const ProcessGroup& over);
   std::optional<Watcher::Watched> oldest();
@@ -135,8 +130,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<DeviceLanes> device_lanes_;  // made for the first bucket on a device
   Trace trace_;
   StationGroups station_groups_;
-  std::mutex host_mutex_;
-  std::map<const c10d::ProcessGroup*, HostGroups> host_groups_;
+  HostGroups host_groups_;
   FailureStore failure_store_;
   DeviceWork device_work_;
   std::atomic<bool> aborted_ = false;  // what is on the device

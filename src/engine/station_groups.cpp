@@ -40,6 +40,7 @@ std::vector<ProcessGroup> StationGroups::all() const {
   for (const Station& station : stations_) {
     for (const auto& [key, duplicate] : station) groups.push_back(duplicate.own);
   }
+  groups.push_back(own_);
   return groups;
 }
 

@@ -15,7 +15,8 @@ namespace brigade::engine {
 // time.
 class StationGroups {
  public:
-  StationGroups() = default;
+  // `own`: the engine's group, which its stations use beside their duplicates.
+  explicit StationGroups(ProcessGroup own) : own_(std::move(own)) {}
   // The last to let go of the groups may be the callback of a collective, on a thread of
   // one of them, which can't join itself: another thread ends them.
   ~StationGroups();
@@ -27,9 +28,9 @@ class StationGroups {
   // whose station it is.
   c10d::ProcessGroup& get(size_t station, const ProcessGroup& group, int channel,
                           const std::string& name);
-  // All that there are. Any thread may ask.
+  // All duplicates that there are, and the engine's group. Any thread may ask.
   std::vector<ProcessGroup> all() const;
-  // Ends them here. REQUIRES: not called by a thread of one of the groups.
+  // Ends the duplicates here. REQUIRES: not called by a thread of one of the groups.
   void clear();
 
  private:
@@ -39,6 +40,7 @@ class StationGroups {
     ProcessGroup of, own;
   };
   using Station = std::map<std::pair<const c10d::ProcessGroup*, int>, Duplicate>;
+  const ProcessGroup own_;
   mutable std::mutex mutex_;  // for the maps; never held while a group is made
   Station stations_[kStations];
 };

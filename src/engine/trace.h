@@ -43,8 +43,8 @@ class Trace {
   std::mutex mutex_;
   std::vector<TraceEvent> events_;
   std::vector<OnDevice> on_device_;
-  DevicePoint zero_;  // of the device's clock,
-  Clock::time_point zero_time_;
+  DevicePoint zero_;             // where the device's clock is compared with the host's,
+  Clock::time_point zero_time_;  // and what the host's says there
 };
 
 }  // namespace brigade::engine

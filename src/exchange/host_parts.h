@@ -29,11 +29,11 @@ class HostParts {
   // What one rank's part takes on the wire when all hosts' chunks of it lie side by side.
   int64_t wire_bytes(int mate) const;
 
-  // What goes from this rank to its mates before they add up: `values` without its own
-  // part, or, where that lies in the middle, with it. Lengths by mate.
+  // The values that this rank sends to its mates before they add up: `values` without its
+  // own part, or, where that lies in the middle, with it. Lengths by mate.
   at::Tensor outgoing(const at::Tensor& values) const;
   std::vector<int64_t> outgoing_lengths() const;
-  // What comes for it: everybody's values of its part.
+  // Lengths of the values that it gets: everybody's values of its part.
   std::vector<int64_t> incoming_lengths() const;
 
   // values += residual and residual = 0, outside of this rank's part.
@@ -45,7 +45,7 @@ class HostParts {
 
   const Codec* codec_;
   int64_t n_;
-  int64_t part_;  // length of all parts but the last ones
+  int64_t part_;  // length of all parts, except the last ones, which may be shorter
   int mates_, me_, places_, hosts_, host_;
 };
 

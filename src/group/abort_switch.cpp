@@ -63,7 +63,7 @@ void AbortSwitch::abort(const std::string& why) {
     for (const auto& group : groups_)
       if (auto alive = group.lock()) living.push_back(std::move(alive));
   }
-  works_->give_up(why);
+  works_->fail_all(why);
   abort_on_device(living);
 }
 

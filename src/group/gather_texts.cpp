@@ -23,16 +23,16 @@ std::string name_ranks(const std::vector<int>& ranks) {
              : text;
 }
 
-class Exchange {
+class TextGathering {
  public:
-  Exchange(ProcessGroup::State& state, const std::string& what,
-           std::chrono::milliseconds timeout)
+  TextGathering(ProcessGroup::State& state, const std::string& what,
+                std::chrono::milliseconds timeout)
       : state_(state),
         store_(*state.store),
         what_(what),
         timeout_(timeout),
-        number_(state.exchanges++),
-        prefix_("exchange/" + std::to_string(number_) + "/") {
+        number_(state.gathers++),
+        prefix_("gather/" + std::to_string(number_) + "/") {
     for (int rank = 0; rank < state.size; ++rank)
       keys_.push_back(key(std::to_string(rank)));
   }
@@ -105,8 +105,8 @@ class Exchange {
     text.erase(0, mine.size());
   }
 
-  // Who has read adds its mark: a bit of its own, so that those who have not can be named,
-  // or one, where they are too many for that.
+  // A rank that has read adds its mark: a bit of its own, so that the ranks which have not
+  // read can be named. Where ranks are too many for that it adds one.
   bool has_bits() const { return state_.size < 63; }
   int64_t mark_of(int rank) const { return has_bits() ? int64_t{1} << rank : 1; }
   int64_t all_marks() const { return has_bits() ? mark_of(state_.size) - 1 : state_.size; }
@@ -153,7 +153,7 @@ class Exchange {
   c10d::Store& store_;
   const std::string& what_;
   const std::chrono::milliseconds timeout_;
-  const int number_;  // of all exchanges of this group
+  const int number_;  // of all gatherings of this group
   const std::string prefix_;
   std::vector<std::string> keys_;
 };
@@ -170,7 +170,7 @@ std::vector<std::string> gather_texts(ProcessGroup::State& state, const std::str
                                       const std::string& mine,
                                       std::chrono::milliseconds timeout) {
   if (state.size == 1) return {mine};
-  return Exchange(state, what, timeout).run(mine);
+  return TextGathering(state, what, timeout).run(mine);
 }
 
 }  // namespace brigade::group

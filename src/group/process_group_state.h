@@ -40,7 +40,7 @@ struct ProcessGroup::State {
   // Counters that are equal on all ranks because the calls that advance them are
   // collective: they make keys and prefixes unique.
   std::atomic<int> groups_made{0};
-  std::atomic<int> exchanges{0};
+  std::atomic<int> gathers{0};
   std::atomic<int> names_given{0};
 };
 

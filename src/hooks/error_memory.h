@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "brigade/hook.h"
 #include "codec/codec.h"

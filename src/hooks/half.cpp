@@ -1,10 +1,10 @@
 #include <ATen/ATen.h>
 
+#include "brigade/measuring_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/dense.h"
 #include "hooks/float_values.h"
-#include "hooks/measuring.h"
 
 namespace brigade {
 namespace {

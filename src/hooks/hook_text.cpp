@@ -1,7 +1,5 @@
 #include "hooks/hook_text.h"
 
-#include <algorithm>
-
 #include "brigade/error.h"
 
 namespace brigade {

@@ -1,11 +1,11 @@
 #include "hooks/int8.h"
 
+#include "brigade/measuring_hook.h"
 #include "brigade/revertible_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"
 #include "hooks/float_values.h"
-#include "hooks/measuring.h"
 
 namespace brigade {
 namespace {

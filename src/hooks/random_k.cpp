@@ -22,7 +22,8 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// FNV-1a: the same on every machine.
+// FNV-1a, the same on every machine. It decides what is drawn: with another hash a run that
+// goes on from a checkpoint would draw otherwise than before.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 0xCBF29CE484222325ull;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ull;

@@ -25,14 +25,14 @@ inline constexpr std::size_t kInt8Block = 256;
 using Int8Encode = void (*)(std::span<const float> src, float factor,
                             std::span<float> residual, std::span<float> scales,
                             std::span<std::int8_t> codes) noexcept;
-// A residual in its place, or in two, and what of it a rank's share is.
+// A residual that the ranks of a group carry together: a rank adds its share of it.
 struct Int8Feedback {
-  const float* last;  // times `share` in the place of the residual
-  float* next;        // becomes the residual / share; may be `last`
+  const float* last;  // the residual of the last step; last * share is added
+  float* next;        // becomes (p - decoded) / share; may be `last`
   float share;        // a power of two
 };
-// encode() with another form of residual, of src's size. A residual that stays as it was is
-// in both places.
+// As Int8Encode, with such a residual, of src's size. Where a block's residual stays as it
+// was, `next` gets a copy of `last`.
 using Int8EncodeShare = void (*)(std::span<const float> src, float factor,
                                  Int8Feedback feedback, std::span<float> scales,
                                  std::span<std::int8_t> codes) noexcept;

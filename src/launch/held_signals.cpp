@@ -14,7 +14,8 @@ bool ignored(int number) {
   return action.sa_handler == SIG_IGN;
 }
 
-// What the caller ignores stays ignored: nohup, and a shell's background jobs, count on it.
+// Signals that the caller ignores stay ignored: nohup, and a shell's background jobs, count
+// on it.
 sigset_t not_ignored(sigset_t signals) {
   for (int number = 1; number < NSIG; ++number) {
     if (sigismember(&signals, number) == 1 && ignored(number)) sigdelset(&signals, number);

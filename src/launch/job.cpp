@@ -379,7 +379,7 @@ Verdict Job::agree_on(std::optional<Verdict> own) {
     wait = await(patience, [](const NodeNews& news) { return news.verdict.has_value(); });
   }
   if (wait.signal) return interrupted_by(wait.signal);
-  // Who was interrupted here, by hand, wants to read that.
+  // A user who interrupted it here, by hand, wants to read that.
   if (wait.news.verdict && !(own && own->final)) return *wait.news.verdict;
   if (own) return *own;
   return {.text = wait.news.lost.empty()

@@ -125,7 +125,7 @@ struct NodeLink::Shared : LinkThread {
   void loop();
   bool connect_store();
   void introduce(const NodeState& state);
-  void exchange();
+  void talk_to_store();
   void hear(int node, const std::string& text);
   void share_pages(int node_rank, int nodes);
   std::optional<std::string> read(const std::string& key);
@@ -202,7 +202,7 @@ void NodeLink::Shared::share_pages(int node_rank, int nodes) {
   }
 }
 
-void NodeLink::Shared::exchange() {
+void NodeLink::Shared::talk_to_store() {
   NodeState state;
   bool claim = false;
   std::optional<Verdict> verdict;
@@ -250,7 +250,7 @@ void NodeLink::Shared::loop() {
         const std::scoped_lock lock(mutex);
         last = stop;
       }
-      if (store || (!last && connect_store())) exchange();
+      if (store || (!last && connect_store())) talk_to_store();
       tell();
       std::unique_lock lock(mutex);
       if (!stop) changed.wait_for(lock, kBeat);

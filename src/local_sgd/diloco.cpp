@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include "base/hash.h"
 #include "brigade/hooks/registry.h"
 #include "local_sgd/diloco_state.h"
 #include "local_sgd/hook_averaging.h"
@@ -49,16 +50,14 @@ void check(const NamedParameters& parameters) {
 }
 
 std::string fingerprint_of(const DiLoCoOptions& o, const NamedParameters& parameters) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const auto& [name, tensor] : parameters) {
-    for (unsigned char c : c10::str(name, tensor.sizes(), tensor.dtype(), "\n"))
-      hash = (hash ^ c) * 1099511628211u;
-  }
+  std::string named;
+  for (const auto& [name, tensor] : parameters)
+    named += c10::str(name, tensor.sizes(), tensor.dtype(), "\n");
   return c10::str("period=", o.period, ",outer_lr=", o.outer_lr,
                   ",outer_momentum=", o.outer_momentum, ",fragments=", o.fragments,
                   ",delay=", o.delay, ",mixing=", o.mixing, ",init_sync=", o.init_sync,
                   ",bucket_cap_mb=", o.bucket_cap_mb, ",hook=", o.hook->fingerprint(),
-                  ",parameters=", parameters.size(), "#", hash);
+                  ",parameters=", parameters.size(), "#", base::hash64(named));
 }
 
 // Parameters in order, cut where that comes nearest to equal parts; none is empty.

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "hooks/measuring.h"
+#include "brigade/measuring_hook.h"
 #include "kernels/sum_squares.h"
 
 namespace brigade::optim {

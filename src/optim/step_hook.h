@@ -55,8 +55,8 @@ at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int6
 
 class StepHook : public MeasuringWrapper {
  public:
-  // `owns_gradients`: nobody writes reduced gradients into the parameters' grad() but this
-  // hook, and those of parameters that step are dropped.
+  // `owns_gradients`: only this hook writes reduced gradients into the parameters' grad(),
+  // and it drops those of parameters that step.
   StepHook(std::shared_ptr<Hook> inner, std::shared_ptr<const Plan> plan,
            bool owns_gradients)
       : MeasuringWrapper(std::move(inner)),

@@ -1,6 +1,5 @@
 #include "brigade/report/metrics.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/files/atomic_file.h"

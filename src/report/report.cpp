@@ -1,6 +1,5 @@
 #include "brigade/report/report.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 #include <sstream>

@@ -1,7 +1,6 @@
 #include "brigade/report/trace_file.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 

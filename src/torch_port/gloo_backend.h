@@ -38,8 +38,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
 // Tells a backend of make_gloo_backend() the ranks' ends of its connections, by rank:
 // "127.0.0.1:4711 127.0.0.1:35124".
 void set_endpoints(c10d::Backend& gloo, std::vector<std::string> endpoints);
-// The rank one of whose ends stands in an error's text, where the group's backend for CPU
-// tensors was told.
+// Finds, in an error's text, an end of a connection, and gives the rank it belongs to.
+// None: there is no such end, or the group's backend for CPU tensors was told of no ends.
 std::optional<int> rank_named_in(c10d::ProcessGroup& group, const std::string& text);
 
 }  // namespace brigade::torch_port

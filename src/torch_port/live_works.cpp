@@ -52,7 +52,7 @@ c10::intrusive_ptr<c10d::Work> LiveWorks::follow(c10::intrusive_ptr<c10d::Work> 
   return work;
 }
 
-void LiveWorks::give_up(const std::string& why) {
+void LiveWorks::fail_all(const std::string& why) {
   std::map<uint64_t, c10::intrusive_ptr<LiveWork>> left;
   {
     std::lock_guard lock(mutex_);

@@ -1,4 +1,5 @@
-// The collectives of abortable groups that are under way.
+// The collectives under way in groups that can be aborted: all of them can be failed at
+// once.
 #pragma once
 #include <map>
 #include <mutex>
@@ -33,7 +34,7 @@ class LiveWorks : public std::enable_shared_from_this<LiveWorks> {
   // What the caller may wait for instead of `inner`, a collective on CPU tensors.
   c10::intrusive_ptr<c10d::Work> follow(c10::intrusive_ptr<c10d::Work> inner);
   // All that are under way fail at once, and all that are to come.
-  void give_up(const std::string& why);
+  void fail_all(const std::string& why);
 
  private:
   std::mutex mutex_;

@@ -75,19 +75,17 @@ std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
 // The buckets of a model that somebody else drives, as they come by.
 class PassingBuckets {
  public:
-  // For each bucket, in order. At the first one of a pass, when none is under way: true
-  // where layout() is another than before. It is what two passes in a row have had: the
-  // Reducer's first buckets stay for one pass only, and may be a single one.
-  bool see(const Bucket& bucket) {
-    bool changed = false;
-    if (bucket.index() == 0) {
-      changed = same(last_, before_) && !same(last_, layout_);
-      if (changed) layout_ = last_;
-      before_ = std::exchange(last_, {});
-    }
-    last_.push_back(bucket.parameters());
+  // Before the first bucket of a pass, when none is under way: true where layout() is
+  // another than before. It is what two passes in a row have had: the Reducer's first
+  // buckets stay for one pass only, and may be a single one.
+  bool begin_pass() {
+    const bool changed = same(last_, before_) && !same(last_, layout_);
+    if (changed) layout_ = last_;
+    before_ = std::exchange(last_, {});
     return changed;
   }
+  // For each bucket, in order.
+  void see(const Bucket& bucket) { last_.push_back(bucket.parameters()); }
   const BucketLayout& layout() const { return layout_; }
 
  private:
@@ -108,16 +106,22 @@ class ZeroStepHook : public StepHook {
   std::string fingerprint() const override {
     return StepHook::fingerprint() + (shard_buckets_ ? ", buckets sharded" : "");
   }
+  // On the thread of the backward pass, which may wait for the other ranks: a station's
+  // thread must not.
   void begin_pass(const HookPass& pass) override {
     StepHook::begin_pass(pass);
-    if (!shard_buckets_ && model_) follow_buckets();
+    if (shard_buckets_) return;
+    if (model_) {
+      follow_buckets();
+    } else if (pass.complete && passing_.begin_pass()) {
+      zero_->assign(owners_by_bucket(*zero_, passing_.layout()));
+    }
   }
 
  protected:
   // In a bucket's first stretch, which buckets come through in order.
   void see(const Bucket& bucket) {
-    if (shard_buckets_ || model_ || !pass().complete) return;
-    if (passing_.see(bucket)) zero_->assign(owners_by_bucket(*zero_, passing_.layout()));
+    if (!shard_buckets_ && !model_ && pass().complete) passing_.see(bucket);
   }
   void check_size(const Comm& comm) const {
     if (comm.size() == zero_->group().size()) return;

@@ -98,7 +98,7 @@ TEST(AbortSwitch, FailsWhatBeginsAfterIt) {
 TEST(AbortSwitch, WhatBeginsAfterItDoesNotDependOnGloosOwnErrors) {
   testing::run_ranks(2, [](ProcessGroup met) {
     const Abortable whole(met, "whole sockets");
-    whole.abort->works()->give_up("the test says so");
+    whole.abort->works()->fail_all("the test says so");
     if (met.rank() == 1) {
       const auto begin = Clock::now();
       const std::string text = text_of_waiting(*broadcast(whole.group, at::ones({4})));

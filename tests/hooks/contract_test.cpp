@@ -313,7 +313,7 @@ TEST_P(HookContract, ACheckpointInTheMiddleChangesNoBit) {
             {.wall = std::chrono::minutes(2)});
 }
 
-TEST_P(HookContract, HooksCanBeExchangedWhileTraining) {
+TEST_P(HookContract, HooksCanBeReplacedWhileTraining) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{17, 23}, {5}, {600}});
     int64_t step = 0;

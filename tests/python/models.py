@@ -1,5 +1,7 @@
 """Models and steps that the cases share."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,9 +33,11 @@ def step(model, data):
 
 def exact_mean(module, data):
     """The mean gradient, by a way of its own: each rank's in float64, all-reduced."""
-    import copy
+    return mean_in_double(copy.deepcopy(module).double(), data)
 
-    exact = copy.deepcopy(module).double()
+
+def mean_in_double(exact, data):
+    """The same of a copy that is in float64, or its complex counterpart, already."""
     exact.zero_grad()
     exact(data.double()).square().mean().backward()
     gradients = [parameter.grad for parameter in exact.parameters()]

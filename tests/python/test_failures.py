@@ -224,19 +224,19 @@ def in_backward():
     brigade.set_hook(model, "fp16")
     told = []
 
-    def exchange(gradient):
+    def replace(gradient):
         try:
             brigade.set_hook(model, "bf16")
         except brigade.Error as error:
             told.append(str(error))
 
     data = rows().requires_grad_()
-    data.register_hook(exchange)
+    data.register_hook(replace)
     step(model, data)
     assert told and "between iterations" in told[0]
 
 
-def test_a_hook_is_not_exchanged_in_the_middle_of_backward(ranks):
+def test_a_hook_is_not_replaced_in_the_middle_of_backward(ranks):
     ranks(2, in_backward)
 
 

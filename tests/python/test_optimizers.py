@@ -184,7 +184,7 @@ def test_ignored_parameters_and_accumulation_with_an_optimizer_in_backward(ranks
     ranks(2, accumulating)
 
 
-def exchanged_afterwards(views, zero):
+def replaced_afterwards(views, zero):
     """Gradients are there again, and are the mean, when a plain hook follows an optimizer in the backward pass."""
     module = small_net()
     model = wrap(module, gradient_as_bucket_view=views)
@@ -216,8 +216,8 @@ def exchanged_afterwards(views, zero):
 
 @pytest.mark.parametrize("views", [False, True])
 def test_a_hook_after_an_optimizer_in_backward_gives_gradients_again(ranks, views):
-    ranks(2, exchanged_afterwards, views, False)
-    ranks(2, exchanged_afterwards, views, True)
+    ranks(2, replaced_afterwards, views, False)
+    ranks(2, replaced_afterwards, views, True)
 
 
 def optimizer_state():

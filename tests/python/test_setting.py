@@ -44,7 +44,7 @@ def test_powersgd_at_full_rank_is_exact_with_many_buckets(ranks, size):
     assert max(errors) < 1e-5
 
 
-def exchanged():
+def replaced():
     module = small_net()
     model = wrap(module)
     names = []
@@ -59,8 +59,8 @@ def exchanged():
     return names
 
 
-def test_hooks_are_exchanged_while_training(ranks):
-    assert ranks(2, exchanged)[0] == ["fp16", "int8", "allreduce", "powersgd:start=0,rank=32,min_rate=0.1", "bf16"]
+def test_hooks_are_replaced_while_training(ranks):
+    assert ranks(2, replaced)[0] == ["fp16", "int8", "allreduce", "powersgd:start=0,rank=32,min_rate=0.1", "bf16"]
 
 
 def ruled():
@@ -89,7 +89,7 @@ def python_hook(state, bucket):
     return dist.all_reduce(buffer, async_op=True).get_future().then(lambda future: future.value()[0])
 
 
-def exchanged_with_python():
+def replaced_by_python():
     module = small_net()
     model = wrap(module)
     seen = []
@@ -102,7 +102,7 @@ def exchanged_with_python():
 
 
 def test_a_python_hook_takes_turns_with_native_ones(ranks):
-    assert min(ranks(2, exchanged_with_python)) >= 2
+    assert min(ranks(2, replaced_by_python)) >= 2
 
 
 def refusals():

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from brigade import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
-from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
+from models import exact_mean, mean_in_double, relative_error, rows, same_on_all_ranks, small_net, step, wrap
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,12 +61,7 @@ def exact_complex(net, data):
     exact = copy.deepcopy(net)
     for parameter in exact.parameters():
         parameter.data = parameter.data.to(torch.cdouble if parameter.is_complex() else torch.double)
-    exact(data.double()).square().mean().backward()
-    gradients = [parameter.grad for parameter in exact.parameters()]
-    for gradient in gradients:
-        dist.all_reduce(gradient)
-        gradient /= dist.get_world_size()
-    return gradients
+    return mean_in_double(exact, data)
 
 
 def as_reals(tensors):

@@ -1,6 +1,9 @@
 // ZeRO in the backward pass.
 #include "brigade/zero/zero_hooks.h"
 
+#include <thread>
+
+#include "zero/hook_factories.h"
 #include "zero/zero_models.h"
 
 namespace brigade::testing {
@@ -117,6 +120,30 @@ TEST(ZeroHooks, WholeBucketsBelongToOneRankOnceTheyAreMadeAnew) {
       owners.insert(owner);
     }
     EXPECT_EQ(owners.size(), 3u);
+  });
+}
+
+// Without a model at hand, as from Python, the buckets that come by tell the owners. State
+// moves then, which waits for the other ranks: no station's thread may do that.
+TEST(ZeroHooks, OwnersChangeOnTheThreadOfBackward) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const bool interleaved : {false, true}) {
+      const Setting setting;
+      Tower net = make_tower();
+      Ddp ddp(net, group, setting.ddp);
+      std::vector<std::thread::id> made_on;
+      const auto make = [&](const std::vector<at::Tensor>&) {
+        made_on.push_back(std::this_thread::get_id());
+        return optim::make_optimizer(setting.optimizer);
+      };
+      auto zero = std::make_shared<ZeroRedundancyOptimizer>(ddp, make);
+      ddp->set_hook(optim::make_zero_step(make_hook("allreduce"), zero, interleaved,
+                                          /*shard_buckets=*/false));
+      for (int step = 0; step < 5; ++step) train_step(ddp, setting, step);
+      EXPECT_EQ(made_on.size(), 2u) << "at first, and when the buckets were known";
+      for (const std::thread::id each : made_on)
+        EXPECT_EQ(each, std::this_thread::get_id());
+    }
   });
 }
 

@@ -1,9 +1,6 @@
 #include "engine/agreement/layout.h"
 
-#include <algorithm>
 #include <sstream>
-
-#include "base/hash.h"
 
 namespace brigade::engine {
 
@@ -27,8 +24,6 @@ std::string describe_layout(const Buckets& buckets, const NameOf& name_of) {
 }
 
 void agree_on_layout(const ProcessGroup& group, const std::string& layout) {
-  const auto hashes = group.gather_texts("buckets", std::to_string(base::hash64(layout)));
-  if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
   group.agree_on("buckets", layout,
                  "build the same model on every rank, and wrap it with the same options");
 }

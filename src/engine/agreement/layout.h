@@ -21,7 +21,7 @@ using NameOf = std::function<std::string(const at::Tensor& parameter)>;
 std::string describe_layout(const Buckets& buckets, const NameOf& name_of);
 
 // Collective. Throws MismatchError, on every rank, with the first line that differs, unless
-// all ranks have the same layout. Equal ones cost a few bytes, whatever their length.
+// all ranks have the same layout.
 void agree_on_layout(const ProcessGroup& group, const std::string& layout);
 
 }  // namespace brigade::engine

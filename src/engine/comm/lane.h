@@ -20,8 +20,9 @@ struct Comm::Lane {
   std::vector<engine::Order> after = {};
   std::string part = {};  // what it counts as, see CountScope; empty: nothing by itself
 
-  // To the next station. What comes after the lane's splits stands where its furthest part
-  // has ended: behind here, so that here the next bucket need not wait for it.
+  // To the next station. The code behind a split runs on at the station where the split's
+  // furthest part has ended. As this lane moves on, that is no longer this station: it is
+  // passed here, so that the next bucket need not wait for it.
   void move_on() {
     for (const engine::Order& later : after)
       run.pipeline->pass(later, station, station + 1);

@@ -1,6 +1,5 @@
 #include "brigade/semaphore.h"
 
-#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -11,7 +10,7 @@ namespace brigade {
 
 struct Semaphore::State {
   std::mutex mutex;
-  // Who takes a permit goes on, on the device too, behind the one who gave it back.
+  // The taker of a permit goes on, on the device too, behind the one who gave it back.
   std::deque<engine::StreamMark> free;
   std::deque<Acquire::Waiter*> waiting;
 

@@ -24,7 +24,7 @@ class DeviceWork {
     Bucket bucket;
     Clock::time_point started;
   };
-  // What is on the stream by now is a bucket's work.
+  // The work on the stream by now is a bucket's.
   void add(c10::Stream stream, Bucket bucket);
   // The bucket that the device works on. It counts as started when the one before it was
   // found ended: a device may have much to do that was issued long ago. Throws the device's

@@ -4,7 +4,6 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
-#include <vector>
 
 #include "brigade/process_group.h"
 #include "engine/failure/failure_store.h"

@@ -2,7 +2,6 @@
 // watches the job reads it. Nobody waits for anybody: writing is a few stores, and a job
 // that hangs can be read as well as one that trains.
 #pragma once
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>

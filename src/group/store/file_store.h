@@ -34,9 +34,9 @@ class FileMeeting {
   int file_ = -1;  // the lock file, open
 };
 
-// A FileStore that keeps its time limits, for c10d's own counts whole seconds, and one too
-// many; and that never removes its file: of two c10d stores that close at once each may
-// take the other for the last.
+// A FileStore that keeps its time limits: c10d's own counts whole seconds, and one too
+// many. It never removes its file: of two c10d stores that close at once each may take the
+// other for the last.
 class PunctualFileStore : public c10d::FileStore {
  public:
   explicit PunctualFileStore(std::string path) : FileStore(std::move(path), -1) {}

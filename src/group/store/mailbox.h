@@ -2,20 +2,21 @@
 //
 // Vocabulary. A *worker number* is given to each worker that the launcher starts, never
 // twice. A *generation* is a list of members under a number; a member's *place* in the list
-// is its rank. The launcher says to a worker:
-//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY the
-//   one
+// is its rank.
+// clang-format off
+// The launcher says to a worker:
+//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY the one
 //                        before has ended
 //   abort G WHY          generation G is over
 //   wanted G             somebody waits to join: end generation G after a step
 //   finished             all members have come to the end of their training
 // A worker says:
-//   ready STEP DONE      it waits for a place; STEP steps are in its state, -1: it has
-//   none;
+//   ready STEP DONE      it waits for a place; STEP steps are in its state, -1: it has none;
 //                        DONE is 1 at the end of its training
 //   heard G              it knows that G is over, though it may still compute
 //   failed G WHY         a collective of generation G failed
 //   formed G             it is in generation G, and has its state
+// clang-format on
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 

@@ -3,7 +3,6 @@
 #pragma once
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -26,8 +25,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // What is watched may take `limit` and kGrace; the grace lets the call's own limit speak
-  // first.
+  // A call that is watched may take `limit` and kGrace; the grace lets the call's own limit
+  // speak first.
   static constexpr std::chrono::milliseconds kGrace{1000};
 
   // Runs `body`; `call` and `key` are named in the report and must outlive it.

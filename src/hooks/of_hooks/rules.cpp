@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "base/buffer_pool.h"
 #include "brigade/hook_parts.h"

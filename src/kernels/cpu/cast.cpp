@@ -1,7 +1,5 @@
 #include "kernels/cast.h"
 
-#include <algorithm>
-
 #include "kernels/cpu/kernel_body.h"
 
 namespace brigade::kernels {

@@ -119,8 +119,8 @@ struct CudaKernels {
   int (*reduce_affine_whole)(Messages messages, Reduction reduction, void* scratch,
                              void* stream);
 
-  // low_rank.h, but for its bits, and with Q as columns x rank: a launch for many matrices
-  // of one shape.
+  // As in low_rank.h, except that the bits may differ and Q is columns x rank. One launch
+  // for many matrices of one shape.
   int (*low_rank_project)(LowRankShape shape, const LowRankMatrix* matrices, int count,
                           void* stream);
   // `partial` has count * parts * columns * rank floats; not needed for one part.

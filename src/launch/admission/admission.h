@@ -2,13 +2,15 @@
 // it.
 //
 // Pure: bytes in, bytes out. The *server* is the launcher of node 0, the *client* that of
-// another host. A *nonce* is 32 random bytes of one connection, a *proof* is
-//   HMAC-SHA-256(secret, "brigade admission 1 ROLE" | attempt | server nonce | client
-//   nonce).
+// another host. A *nonce* is 32 random bytes of one connection.
+// clang-format off
+// A *proof* is
+//   HMAC-SHA-256(secret, "brigade admission 1 ROLE" | attempt | server nonce | client nonce).
 //
 //   server  greeting   "brigade admission 1\n" | server nonce
 //   client  hello      attempt (4 bytes, big end first) | client nonce | proof, ROLE client
 //   server  answer     'y' | proof, ROLE server; or 'n' | 32 zeros
+// clang-format on
 //
 // A hello that was overheard fits no other greeting, and no message serves in the other
 // role. The client proves first: whoever merely connects gets nothing to try secrets on.

@@ -19,7 +19,7 @@ using std::chrono::steady_clock;
 
 // How long one try to reach the first node may take.
 constexpr milliseconds kOneTry{2000};
-// Who asks for a secret does so at once; a store says nothing.
+// A launcher that wants a secret asks for it at once; a store says nothing.
 constexpr milliseconds kGreetingComes{300};
 // How long node 0 may take to ask for it, or to answer.
 constexpr milliseconds kVisitSilence{10'000};

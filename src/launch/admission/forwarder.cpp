@@ -240,7 +240,7 @@ void Forwarder::Carrier::run() {
     failure_ = "the launcher cannot pass connections on to the store any more: " +
                base::report_of(error);
   }
-  // Who still waits shall see the end, not silence.
+  // Those that still wait shall see the end, not silence.
   connections_.clear();
   for (const Door& door : doors_) shutdown(door.listener, SHUT_RDWR);
 }
@@ -346,7 +346,7 @@ void Forwarder::Carrier::make_room() {
 
 bool Forwarder::Carrier::advance(Connection& connection, short in_events,
                                  short out_events) {
-  // Who has gone takes nothing any more.
+  // A side that has gone takes nothing any more.
   const bool in_gone = in_events & (POLLHUP | POLLERR);
   const bool out_gone = out_events & (POLLHUP | POLLERR);
   if (in_gone && (connection.stage != Stage::flowing || !connection.to_out.empty()))

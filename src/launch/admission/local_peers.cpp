@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -173,7 +172,7 @@ LocalPeers::Answer LocalPeers::ask(int connection) {
   if (!inodes_.contains(socket->inode)) look_for_sockets();
   if (!known()) look_for_members(), look_for_sockets();
   if (known()) return {.member = true, .user = socket->user};
-  // Who merely looked whether somebody is here has closed it meanwhile.
+  // A peer that merely looked whether somebody is here has closed it meanwhile.
   return {.gone = !find_socket(end_of(there), end_of(here)), .user = socket->user};
 }
 

@@ -74,7 +74,7 @@ struct GuestLink::Shared : LinkThread {
 
   void loop();
   bool enter();
-  void exchange(bool last);
+  void talk_to_store(bool last);
 };
 
 // False: not yet.
@@ -108,7 +108,7 @@ bool GuestLink::Shared::enter() {
   return true;
 }
 
-void GuestLink::Shared::exchange(bool last) {
+void GuestLink::Shared::talk_to_store(bool last) {
   std::vector<std::string> texts;
   {
     const std::scoped_lock lock(mutex);
@@ -130,7 +130,7 @@ void GuestLink::Shared::loop() {
         const std::scoped_lock lock(mutex);
         last = stop;
       }
-      if (mail || (!last && enter())) exchange(last);
+      if (mail || (!last && enter())) talk_to_store(last);
       tell();
       std::unique_lock lock(mutex);
       if (!stop && outgoing.empty()) changed.wait_for(lock, kGuestBeat);

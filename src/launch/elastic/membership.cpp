@@ -131,7 +131,8 @@ void Membership::publish(Time now) {
   });
   if (generation_ >= 0 && all_done) return finish();
   std::vector<int> members;
-  // Who holds the state comes first: nothing depends on it, but ranks then change least.
+  // Workers that hold the state come first: nothing depends on it, but ranks then change
+  // least.
   for (const bool holds : {true, false})
     for (const auto& [number, worker] : workers_)
       if (worker.ready && worker.holds_state == holds) members.push_back(number);

@@ -50,7 +50,6 @@ void WorkerStreams::open_side(Side& side, int stream, const LaunchOptions& optio
     log = checked(
         open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644),
         path);
-    logged_ = true;
   }
   if (redirect && !tee) {
     side.worker_end = log;

@@ -26,8 +26,6 @@ class WorkerStreams {
   // The launcher's ends to read from; null where there is no pipe.
   WorkerOutput* output(int stream);
   LastLines last_lines() const;
-  // Whether there are log files.
-  bool logged() const { return logged_; }
   const std::string& folder() const { return folder_; }
 
  private:
@@ -42,7 +40,6 @@ class WorkerStreams {
   int in_ = -1;
   Side out_;
   Side err_;
-  bool logged_ = false;
 };
 
 }  // namespace brigade::launching

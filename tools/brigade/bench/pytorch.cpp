@@ -3,12 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "bench/reduction.h"
 #include "brigade/error.h"
+#include "brigade/hooks/registry.h"
 #include "common/answers.h"
 #include "common/hook_choice.h"
 #include "common/options/number_text.h"
@@ -54,21 +53,20 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-constexpr std::array<std::string_view, 8> kTheirHooks{"allreduce",
-                                                      "fp16",
-                                                      "bf16",
-                                                      "quantize_per_tensor",
-                                                      "quantize_per_channel",
-                                                      "powersgd",
-                                                      "batched_powersgd",
-                                                      "noop"};
+// PyTorch has the hooks of its DDPCommHookType, and no other.
+bool is_pytorchs(const std::string& name) {
+  for (auto type = DDPCommHookType::ALLREDUCE; type <= DDPCommHookType::NOOP;
+       type = static_cast<DDPCommHookType>(static_cast<int>(type) + 1)) {
+    if (base_name(std::string(hook_spec(type))) == name) return true;
+  }
+  return false;
+}
 
 // Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
 // in docs/facts.md.
 std::string obstacle(const std::string& spec, int64_t buckets, bool gloo) {
   const std::string name = base_name(spec);
-  if (spec.find('+') != std::string::npos || std::ranges::count(kTheirHooks, name) == 0)
-    return "PyTorch has none";
+  if (spec.find('+') != std::string::npos || !is_pytorchs(name)) return "PyTorch has none";
   if (name == "batched_powersgd") return "PyTorch's fails: an assertion on its own matrix";
   if (gloo && name.starts_with("quantize_"))
     return "PyTorch's fails over Gloo: IndexError in its own hook";

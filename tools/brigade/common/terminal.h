@@ -19,7 +19,6 @@ class Terminal {
   static Terminal plain();
   // Whether lines can be written over.
   bool live() const { return live_; }
-  bool utf8() const { return utf8_; }
   // Columns; 80 where it is no terminal.
   int width() const;
   int height() const;

@@ -1,7 +1,6 @@
 // brigade plan: which hook for which model on which network, from what this machine
 // measures and a latency-bandwidth model.
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <memory>
 
 #include "brigade/error.h"
