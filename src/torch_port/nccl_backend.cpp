@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/module.h"
+#include "torch_port/cuda_driver.h"
 
 namespace brigade::torch_port {
 namespace {
@@ -44,8 +45,8 @@ bool cuda_is_loaded() { return at::hasCUDA(); }
 
 std::optional<std::string> why_no_nccl() {
   if (!loaded().module) return loaded().reason;
-  if (!at::hasCUDA()) return "LibTorch has no CUDA here";
-  if (device_count() < 1) return "there is no CUDA device that can be used";
+  if (const auto reason = why_no_driver()) return reason;  // LibTorch would only warn of it
+  if (!at::hasCUDA() || device_count() < 1) return why_no_device();
   return std::nullopt;
 }
 
