@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/headeronly/version.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -23,7 +22,7 @@ Loaded load() {
   if (!file.handle) return {nullptr, file.reason};
   using Entry = const NcclModule* (*)();
   const auto entry = reinterpret_cast<Entry>(file.symbol("brigade_nccl_module"));
-  if (!entry || std::string(entry()->build) != TORCH_VERSION) {
+  if (!entry || std::string(entry()->build) != kNcclModuleBuild) {
     return {nullptr,
             "libbrigade_nccl.so is of another build; expected LibTorch " TORCH_VERSION};
   }
@@ -82,5 +81,9 @@ std::string error_of_nccl(c10d::Backend& backend) {
 }
 
 bool is_capturing() { return loaded().module && loaded().module->is_capturing(); }
+
+bool has_come_to(const c10::Event& event) {
+  return loaded().module ? loaded().module->has_come_to(event) : event.query();
+}
 
 }  // namespace brigade::torch_port

@@ -2,6 +2,8 @@
 // libbrigade_nccl.so (base/module.h), which is loaded when it is first needed.
 #pragma once
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <torch/headeronly/version.h>
 
 #include <chrono>
 #include <optional>
@@ -33,6 +35,14 @@ std::string error_of_nccl(c10d::Backend& backend);
 // Whether the device's current stream is being recorded as a CUDA graph.
 bool is_capturing();
 
+// Whether the device has come to the event, which was recorded there. For threads that only
+// look: it does not start another device than the event's, and does not disturb a thread
+// that records a CUDA graph. Throws the device's own error.
+bool has_come_to(const c10::Event& event);
+
+// Another one for another LibTorch, and when the module's table changes.
+inline constexpr const char* kNcclModuleBuild = TORCH_VERSION "-2";
+
 // What the module exports, as `extern "C" const NcclModule* brigade_nccl_module()`.
 struct NcclModule {
   // Module and library must be of the same build.
@@ -41,6 +51,7 @@ struct NcclModule {
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
   bool (*is_capturing)();
+  bool (*has_come_to)(const c10::Event& event);
 };
 
 }  // namespace brigade::torch_port
