@@ -86,4 +86,8 @@ bool has_come_to(const c10::Event& event) {
   return loaded().module ? loaded().module->has_come_to(event) : event.query();
 }
 
+c10::Device current_cuda_device() {
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+}
+
 }  // namespace brigade::torch_port

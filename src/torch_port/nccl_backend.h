@@ -23,6 +23,9 @@ std::optional<std::string> why_no_nccl();
 // devices. REQUIRES: !why_no_nccl().
 c10::Device bind_cuda_device(int local_rank);
 
+// The one that is current. REQUIRES: !why_no_nccl().
+c10::Device current_cuda_device();
+
 // REQUIRES: !why_no_nccl(); `store` is used by this backend alone; every rank calls it.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,
