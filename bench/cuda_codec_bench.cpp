@@ -105,7 +105,7 @@ int main(int count, char** arguments) try {
     std::fprintf(stderr, "cuda_codec_bench: %s\n", dlerror());
     return 1;
   }
-  if (const auto why = why_no_cuda_kernels()) {
+  if (const auto why = why_no_cuda_kernels(kGpu)) {
     std::fprintf(stderr, "cuda_codec_bench: no CUDA kernels: %s\n", why->c_str());
     return 1;
   }

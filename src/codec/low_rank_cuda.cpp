@@ -82,7 +82,7 @@ void for_shapes(const Matrices& matrices, Body body) {
 
 bool has(const at::Tensor& m, int64_t rank) {
   return m.is_cuda() && m.scalar_type() == at::kFloat && m.is_contiguous() && rank >= 1 &&
-         rank <= static_cast<int64_t>(kernels::kMostRank) && cuda_kernels();
+         rank <= static_cast<int64_t>(kernels::kMostRank) && cuda_kernels(m.device());
 }
 
 void project(const Matrices& matrices) {

@@ -107,7 +107,7 @@ void compare_everything() {
 
 TEST(CudaCodec, TheKernelsGiveTheBytesOfTheCpu) {
   testing::run_alone_on_cuda([] {
-    ASSERT_TRUE(cuda_kernels()) << *why_no_cuda_kernels();
+    ASSERT_TRUE(cuda_kernels(kGpu)) << *why_no_cuda_kernels(kGpu);
     compare_everything();
   });
 }

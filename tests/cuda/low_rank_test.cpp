@@ -41,7 +41,7 @@ std::vector<low_rank::Columns> columns(const at::Tensor& batch) {
 
 TEST(CudaLowRank, ProductsAreThoseInDouble) {
   run_alone_on_cuda([] {
-    ASSERT_TRUE(cuda_kernels()) << why_no_cuda_kernels().value_or("");
+    ASSERT_TRUE(cuda_kernels(kGpu)) << why_no_cuda_kernels(kGpu).value_or("");
     at::manual_seed(7);
     for (const auto& [batch, rows, columns, rank] : kSizes) {
       SCOPED_TRACE(c10::str(batch, " x ", rows, " x ", columns, ", rank ", rank));

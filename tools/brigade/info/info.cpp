@@ -52,9 +52,12 @@ Json cuda_part() {
   part["runtime"] = torch_port::cuda_version_text(
       static_cast<int>(at::detail::getCUDAHooks().versionCUDART()));
   part["devices"] = cuda_device_names();
-  const auto reason = why_no_cuda_kernels();
-  part["kernels"] =
-      reason ? not_available("ATen's operations instead: " + *reason) : available();
+  part["kernels"] = available();
+  for (size_t device = 0; device < part["devices"].size(); ++device) {
+    const auto reason =
+        why_no_cuda_kernels({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)});
+    if (reason) part["kernels"] = not_available("ATen's operations instead: " + *reason);
+  }
   return part;
 }
 
