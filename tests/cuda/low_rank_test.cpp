@@ -181,5 +181,14 @@ TEST(CudaLowRank, ColumnsOfZerosAreReplacedByTheSpare) {
   });
 }
 
+TEST(CudaLowRank, MemoryOfAnotherDeviceIsRefused) {
+  run_alone_on_cuda([] {
+    const at::Tensor m = random({8, 8}), p = random({8, 2}), q = random({8, 2});
+    low_rank::Residual on_host{at::zeros({8, 8}), {}, {}};
+    EXPECT_THROW(low_rank::project({{m, p, q, &on_host}}), Error);
+    EXPECT_THROW(low_rank::rebuild(m, p.cpu(), q), Error);
+  });
+}
+
 }  // namespace
 }  // namespace brigade
