@@ -2,8 +2,9 @@
 //
 // cuda_codec_bench [MiB of values...]: for each codec and pass, the bytes it must read and
 // write over the time it takes, beside a copy that moves as many in the same run. Both with
-// the CUDA kernels and with ATen's operations. The kernels' messages are compared with the
-// CPU's. What fits into the GPU's cache stays there, for the copy too.
+// the CUDA kernels and with ATen's operations. What the kernels write is compared with the
+// CPU's, bit for bit, in every pass; exits with 1 if one differs. What fits into the GPU's
+// cache stays there, for the copy too.
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -53,49 +54,96 @@ double copy_speed(int64_t bytes) {
   return terabytes_a_second(2.0 * static_cast<double>(from.numel()), ms);
 }
 
-void bench(const Codec& codec, const Codec& aten, int64_t n) {
-  const at::Tensor host = at::randn({n});
-  const at::Tensor values = host.to(kGpu), lost = at::zeros_like(values);
-  const at::Tensor wire =
-      at::empty({codec.wire_bytes(n)}, at::TensorOptions(at::kByte).device(kGpu));
-  const at::Tensor expected = at::empty({codec.wire_bytes(n)}, at::kByte);
-  codec.encode(host, n, 1.0, {}, expected);
-  codec.encode(values, n, 1.0, {}, wire);
-  const bool verified = at::equal(wire.cpu(), expected);
-  struct Pass {
-    const char* name;
-    double bytes;
-    std::function<void(const Codec&)> run;
-  };
-  const auto floats = 4.0 * static_cast<double>(n);
-  const auto message = static_cast<double>(wire.numel());
-  std::vector<Pass> passes{
-      {"encode", floats + message,
-       [&](const Codec& c) { c.encode(values, n, 1.0, {}, wire); }},
-      {"decode", floats + message, [&](const Codec& c) { c.decode(wire, n, values); }},
-      {"decode_add", 2 * floats + message,
-       [&](const Codec& c) { c.decode_add(wire, n, values); }}};
-  const at::Tensor three = at::cat({wire, wire, wire});
-  passes.push_back({"reduce 4 ranks", floats + 4 * message,
-                    [&](const Codec& c) { c.reduce(values, three, n, 4, {}, wire); }});
-  if (codec.takes_residual()) {
-    passes.push_back({"reduce, residual", 3 * floats + 4 * message,
-                      [&](const Codec& c) { c.reduce(values, three, n, 4, lost, wire); }});
-    passes.push_back({"encode, residual", 3 * floats + message,
-                      [&](const Codec& c) { c.encode(values, n, 1.0, lost, wire); }});
+// What the passes read and write, on the host or on the GPU.
+struct Memory {
+  at::Tensor values, lost, wire, messages;
+  Memory on(at::Device device) const {
+    return {values.to(device, at::kFloat, false, true),
+            lost.to(device, at::kFloat, false, true),
+            wire.to(device, at::kByte, false, true),
+            messages.to(device, at::kByte, false, true)};
   }
-  for (const Pass& pass : passes) {
-    values.copy_(host);
+};
+
+struct Pass {
+  const char* name;
+  double bytes;
+  std::function<void(const Codec&, const Memory&)> run;
+  std::vector<at::Tensor Memory::*> results;
+};
+
+std::vector<Pass> passes_of(const Codec& codec, int64_t n) {
+  const auto floats = 4.0 * static_cast<double>(n);
+  const auto message = static_cast<double>(codec.wire_bytes(n));
+  std::vector<Pass> passes{
+      {"encode",
+       floats + message,
+       [n](const Codec& c, const Memory& m) { c.encode(m.values, n, 1.0, {}, m.wire); },
+       {&Memory::wire}},
+      {"decode",
+       floats + message,
+       [n](const Codec& c, const Memory& m) { c.decode(m.wire, n, m.values); },
+       {&Memory::values}},
+      {"decode_add",
+       2 * floats + message,
+       [n](const Codec& c, const Memory& m) { c.decode_add(m.wire, n, m.values); },
+       {&Memory::values}},
+      {"reduce 4 ranks",
+       floats + 4 * message,
+       [n](const Codec& c, const Memory& m) {
+         c.reduce(m.values, m.messages, n, 4, {}, m.wire);
+       },
+       {&Memory::wire}}};
+  if (!codec.takes_residual()) return passes;
+  passes.push_back({"reduce, residual",
+                    3 * floats + 4 * message,
+                    [n](const Codec& c, const Memory& m) {
+                      c.reduce(m.values, m.messages, n, 4, m.lost, m.wire);
+                    },
+                    {&Memory::wire, &Memory::lost}});
+  passes.push_back(
+      {"encode, residual",
+       3 * floats + message,
+       [n](const Codec& c, const Memory& m) { c.encode(m.values, n, 1.0, m.lost, m.wire); },
+       {&Memory::wire, &Memory::lost}});
+  return passes;
+}
+
+// Whether the pass gives the CPU's bits.
+bool is_verified(const Pass& pass, const Codec& codec, const Memory& host) {
+  const Memory expected = host.on(at::kCPU), got = host.on(kGpu);
+  pass.run(codec, expected);
+  pass.run(codec, got);
+  return std::ranges::all_of(pass.results, [&](at::Tensor Memory::*result) {
+    return at::equal((got.*result).cpu(), expected.*result);
+  });
+}
+
+// Returns whether all passes are verified.
+bool bench(const Codec& codec, const Codec& aten, int64_t n) {
+  Memory host{at::randn({n}),
+              at::randn({n}).mul_(1e-3),
+              at::empty({codec.wire_bytes(n)}, at::kByte),
+              {}};
+  codec.encode(host.values, n, 1.0, {}, host.wire);
+  host.messages = at::cat({host.wire, host.wire, host.wire});
+  bool all_verified = true;
+  for (const Pass& pass : passes_of(codec, n)) {
+    const bool verified = is_verified(pass, codec, host);
+    all_verified = all_verified && verified;
+    const Memory memory = host.on(kGpu);
     const double copy = copy_speed(static_cast<int64_t>(pass.bytes));
-    const double ms = time_of([&] { pass.run(codec); });
-    const double slow = time_of([&] { pass.run(aten); });
+    const double ms = time_of([&] { pass.run(codec, memory); });
+    const double slow = time_of([&] { pass.run(aten, memory); });
     std::printf("%-14s %-17s %6.0f %9.4f %8.2f %6.0f %% %12.1f   %s\n",
-                std::string(codec.name()).c_str(), pass.name, floats / (1 << 20), ms,
+                std::string(codec.name()).c_str(), pass.name,
+                4.0 * static_cast<double>(n) / (1 << 20), ms,
                 terabytes_a_second(pass.bytes, ms),
                 100 * terabytes_a_second(pass.bytes, ms) / copy, slow / ms,
                 verified ? "yes" : "NO");
     std::fflush(stdout);
   }
+  return all_verified;
 }
 
 }  // namespace
@@ -105,7 +153,7 @@ int main(int count, char** arguments) try {
     std::fprintf(stderr, "cuda_codec_bench: %s\n", dlerror());
     return 1;
   }
-  if (const auto why = why_no_cuda_kernels()) {
+  if (const auto why = why_no_cuda_kernels(kGpu)) {
     std::fprintf(stderr, "cuda_codec_bench: no CUDA kernels: %s\n", why->c_str());
     return 1;
   }
@@ -115,14 +163,16 @@ int main(int count, char** arguments) try {
   std::printf("%-14s %-17s %6s %9s %8s %8s %12s   %s\n", "codec", "pass", "MiB", "ms",
               "TB/s", "of copy", "x of ATen", "verified");
   using Make = std::unique_ptr<Codec> (*)(CodecPath);
+  bool verified = true;
   for (const int64_t size : sizes) {
     for (const Make make : std::initializer_list<Make>{
              make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
              make_affine_block_codec, make_affine_tensor_codec}) {
-      bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18);
+      verified = bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18) &&
+                 verified;
     }
   }
-  return 0;
+  return verified ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "cuda_codec_bench: %s\n", base::text_of(error).c_str());
   return 1;

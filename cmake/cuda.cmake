@@ -60,7 +60,7 @@ if(BRIGADE_NCCL_ON)
   target_include_directories(brigade_nccl SYSTEM PRIVATE ${BRIGADE_CUDA_INCLUDE} ${BRIGADE_NCCL_INCLUDE})
   # LibTorch's CUDA part needs cuDNN and others, which are needed to run, not to build.
   target_link_options(brigade_nccl PRIVATE -Wl,--allow-shlib-undefined)
-  target_link_libraries(brigade_nccl PRIVATE LibTorch::cuda)
+  target_link_libraries(brigade_nccl PRIVATE LibTorch::cuda CUDA::cudart)
   brigade_compile_options(brigade_nccl)
   # Found beside libbrigade.so, in the build tree as in the install tree; by programs that contain the library, through their run path.
   set_target_properties(brigade_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "$<TARGET_FILE_DIR:brigade>")

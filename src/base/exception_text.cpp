@@ -19,6 +19,22 @@ std::string type_name(const std::type_info& type) {
   return name;
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// NCCL's texts begin with a place in LibTorch's sources and what kind of error it is, and
+// say what is wrong at their end.
+std::string cause_of_nccl(const std::string& text) {
+  const size_t kind = text.find(", ");
+  if (kind == std::string::npos) return first_line(text);
+  std::string cause = "NCCL: " + first_line(text.substr(kind + 2));
+  const std::string last_error = "Last error:";
+  if (const size_t last = text.find(last_error); last != std::string::npos) {
+    const size_t begin = text.find_first_not_of(" \n", last + last_error.size());
+    if (begin != std::string::npos) cause += ": " + first_line(text.substr(begin));
+  }
+  return cause;
+}
+
 }  // namespace
 
 std::string text_of(const std::exception& error) {
@@ -41,7 +57,7 @@ std::string cause_of(const std::exception& error) {
   if (auto end = text.find("] "); text.starts_with("[/") && end != std::string::npos) {
     text.erase(0, end + 2);
   }
-  return text.substr(0, text.find('\n'));
+  return text.starts_with("NCCL error in: ") ? cause_of_nccl(text) : first_line(text);
 }
 
 std::string describe(const std::exception& error) {

@@ -10,7 +10,8 @@ namespace brigade::base {
 std::string text_of(const std::exception& error);
 std::string text_of(const std::exception_ptr& error);
 
-// The first line, without the place in gloo's sources that some texts begin with.
+// The first line, without the place in gloo's or LibTorch's sources that some texts begin
+// with; of NCCL's also what NCCL itself says at their end.
 std::string cause_of(const std::exception& error);
 
 // "Type: text".

@@ -28,10 +28,13 @@ Module load_module(const std::string& name) {
   const std::string path = access(beside.c_str(), F_OK) == 0 ? beside : file;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle) return {handle, ""};
-  const char* why = dlerror();
-  return {nullptr,
-          "its module is not there, or cannot be loaded (built without a CUDA toolkit?): " +
-              std::string(why ? why : path)};
+  const char* text = dlerror();
+  const std::string why = text ? text : path;
+  // Of another file it is said that what this one needs is missing.
+  if (path == file && why.starts_with(file + ": cannot open"))
+    return {nullptr,
+            "its module " + file + " is not there (built without a CUDA toolkit?)"};
+  return {nullptr, "its module cannot be loaded: " + why};
 }
 
 }  // namespace brigade::base

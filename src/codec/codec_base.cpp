@@ -52,7 +52,9 @@ void divide(std::span<const float> from, float divisor, std::span<float> to) {
 CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
   if (path_ == CodecPath::aten) return Way::aten;
   if (tensor.is_cpu()) return Way::cpu;
-  return tensor.is_cuda() && has_cuda_kernels() && cuda_kernels() ? Way::cuda : Way::aten;
+  const bool kernels =
+      tensor.is_cuda() && has_cuda_kernels() && cuda_kernels(tensor.device());
+  return kernels ? Way::cuda : Way::aten;
 }
 
 int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {

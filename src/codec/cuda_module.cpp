@@ -3,6 +3,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <array>
+#include <atomic>
 #include <cstdlib>
 
 #include "base/module.h"
@@ -33,20 +35,37 @@ const Loaded& loaded() {
   return once;
 }
 
+// What the device says of the kernels; 0: it runs them. Asked once for each device: it may
+// take them to be loaded there.
+int error_on(c10::Device device) {
+  constexpr size_t kDevices = 128;                         // more than LibTorch knows
+  static std::array<std::atomic<int>, kDevices> one_more;  // than the error; 0: not asked
+  std::atomic<int>& known = one_more.at(static_cast<size_t>(device.index()));
+  if (known == 0) {
+    const c10::DeviceGuard guard(device);
+    known = loaded().table->usable() + 1;
+  }
+  return known - 1;
+}
+
 }  // namespace
 
-const kernels::CudaKernels* cuda_kernels() { return loaded().table; }
+const kernels::CudaKernels* cuda_kernels(c10::Device device) {
+  return loaded().table && error_on(device) == 0 ? loaded().table : nullptr;
+}
 
-std::optional<std::string> why_no_cuda_kernels() {
-  if (loaded().table) return std::nullopt;
-  return loaded().reason;
+std::optional<std::string> why_no_cuda_kernels(c10::Device device) {
+  if (!loaded().table) return loaded().reason;
+  const int error = error_on(device);
+  if (error == 0) return std::nullopt;
+  return "they do not run on " + device.str() + ": " + loaded().table->error_text(error);
 }
 
 void on_cuda(const std::string& who, const at::Tensor& tensor,
              const std::function<int(const OnCuda&)>& work) {
   const c10::DeviceGuard guard(tensor.device());
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  const kernels::CudaKernels& table = *cuda_kernels();
+  const kernels::CudaKernels& table = *loaded().table;
   const int error = work({table, tensor.device(),
                           cuda.getStreamNativeHandle(cuda.getStream(tensor.device()))});
   if (error)

@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "brigade/error.h"
 #include "codec/cuda_module.h"
 
 namespace brigade::low_rank::cuda {
@@ -13,10 +14,18 @@ namespace {
 
 constexpr const char* kWho = "PowerSGD's kernels";
 
-const float* read(const at::Tensor& tensor) {
+// A kernel that goes to memory of another device takes the whole process with it.
+void check_device(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || tensor.device() == device) return;
+  throw Error(std::string(kWho) + ": a tensor is on " + tensor.device().str() +
+              ", expected " + device.str());
+}
+const float* read(const at::Tensor& tensor, c10::Device device) {
+  check_device(tensor, device);
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
-float* write(const at::Tensor& tensor) {
+float* write(const at::Tensor& tensor, c10::Device device) {
+  check_device(tensor, device);
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 kernels::LowRankShape shape_of(const at::Tensor& m, const at::Tensor& thin) {
@@ -36,12 +45,13 @@ int parts_of(int64_t rows, int64_t columns) {
 
 kernels::LowRankMatrix pointers(const Matrix& matrix) {
   const Residual* residual = matrix.residual;
-  return {.m = write(matrix.m),
-          .sum = residual ? write(residual->sum) : nullptr,
-          .last_p = residual ? read(residual->p) : nullptr,
-          .last_q = residual ? read(residual->q) : nullptr,
-          .p = write(matrix.p),
-          .q = write(matrix.q)};
+  const c10::Device device = matrix.m.device();
+  return {.m = write(matrix.m, device),
+          .sum = residual ? write(residual->sum, device) : nullptr,
+          .last_p = residual ? read(residual->p, device) : nullptr,
+          .last_q = residual ? read(residual->q, device) : nullptr,
+          .p = write(matrix.p, device),
+          .q = write(matrix.q, device)};
 }
 
 // The places of matrices of one shape, which one launch can take.
@@ -72,7 +82,7 @@ void for_shapes(const Matrices& matrices, Body body) {
 
 bool has(const at::Tensor& m, int64_t rank) {
   return m.is_cuda() && m.scalar_type() == at::kFloat && m.is_contiguous() && rank >= 1 &&
-         rank <= static_cast<int64_t>(kernels::kMostRank) && cuda_kernels();
+         rank <= static_cast<int64_t>(kernels::kMostRank) && cuda_kernels(m.device());
 }
 
 void project(const Matrices& matrices) {
@@ -98,7 +108,7 @@ void project_back(const Matrices& matrices) {
                   : at::Tensor();
     on_cuda(kWho, first.m, [&](const OnCuda& on) {
       return on.kernels.low_rank_project_back(shape, some.data(), count, parts,
-                                              write(partial), on.stream);
+                                              write(partial, on.device), on.stream);
     });
   });
 }
@@ -121,14 +131,15 @@ struct Kept {
 
 kernels::LowRankSettling pointers(const Ending& ending, const Kept& kept, int64_t index,
                                   bool feeds_back) {
-  return {.check = read(ending.check),
+  const c10::Device device = kept.p.device();
+  return {.check = read(ending.check, device),
           .check_size = static_cast<size_t>(ending.check.numel()),
-          .p = read(ending.p),
-          .q = read(ending.q),
-          .kept_p = feeds_back ? write(kept.p[index]) : nullptr,
-          .kept_q = feeds_back ? write(kept.q[index]) : nullptr,
-          .next = ending.start ? write(kept.starts[index]) : nullptr,
-          .last = ending.start ? read(*ending.start) : nullptr};
+          .p = read(ending.p, device),
+          .q = read(ending.q, device),
+          .kept_p = feeds_back ? write(kept.p[index], device) : nullptr,
+          .kept_q = feeds_back ? write(kept.q[index], device) : nullptr,
+          .next = ending.start ? write(kept.starts[index], device) : nullptr,
+          .last = ending.start ? read(*ending.start, device) : nullptr};
 }
 
 }  // namespace
@@ -153,12 +164,13 @@ void finish(const Matrices& matrices, const std::vector<Ending>& endings) {
     }
     on_cuda(kWho, first.m, [&](const OnCuda& on) {
       const auto shape = shape_of(first.m, first.p);
-      const int error = on.kernels.low_rank_settle(
-          shape, settling.data(), static_cast<int>(count), write(lost), on.stream);
+      const int error =
+          on.kernels.low_rank_settle(shape, settling.data(), static_cast<int>(count),
+                                     write(lost, on.device), on.stream);
       return error
                  ? error
                  : on.kernels.low_rank_rebuild(shape, some.data(), static_cast<int>(count),
-                                               read(lost), on.stream);
+                                               read(lost, on.device), on.stream);
     });
     for (int64_t index = 0; index < count; ++index) {
       const size_t place = places[static_cast<size_t>(index)];
@@ -171,9 +183,10 @@ void finish(const Matrices& matrices, const std::vector<Ending>& endings) {
 
 void orthonormalize(const std::vector<Columns>& matrices, double epsilon) {
   std::map<std::pair<int64_t, int64_t>, std::vector<kernels::LowRankColumns>> sets;
+  const c10::Device device = matrices.front().columns.device();
   for (const Columns& each : matrices)
     sets[{each.columns.size(0), each.columns.size(1)}].push_back(
-        {write(each.columns), read(each.from), read(each.spare)});
+        {write(each.columns, device), read(each.from, device), read(each.spare, device)});
   on_cuda(kWho, matrices.front().columns, [&](const OnCuda& on) {
     for (const auto& [shape, some] : sets) {
       const int error = on.kernels.low_rank_orthonormalize(

@@ -173,7 +173,11 @@ void DdpCore::State::make_reducer() {
   reducer.reset();  // before the next one: its hooks on the parameters must be gone
   auto made_of = reducer_options(options);
   made_of.first_buckets = bucket_indices(options, names);
-  reducer = torch_port::make_reducer(trained, names, sparse, collectives(), made_of);
+  try {
+    reducer = torch_port::make_reducer(trained, names, sparse, collectives(), made_of);
+  } catch (const c10::Error& error) {
+    throw_ours("its Reducer", group, error);
+  }
   logger = torch_port::make_logger(reducer);
   initial_bucket_bytes = logger->get_bucket_sizes();
   static_first_pass_done = false;
@@ -233,9 +237,9 @@ void DdpCore::State::meet_before_forward() try {
   if (has_buffers_to_sync()) broadcast_buffers(joining ? agree_on_root(true) : 0);
   if (joining) announce_gradient_sync();
   check_replicas();
-} catch (const c10::Error&) {
+} catch (const c10::Error& error) {
   if (engine) engine->throw_if_any_rank_failed();
-  throw;
+  throw_ours("forward", group, error);
 }
 
 void DdpCore::State::rebuild_buckets() {
@@ -246,7 +250,7 @@ void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) tr
   reducer->prepare_for_backward(results);
 } catch (const c10::Error& error) {
   auto missing = torch_port::parameters_without_gradient(error.what());
-  if (missing.empty()) throw;
+  if (missing.empty()) throw_ours("forward", group, error);
   throw_missing_gradients(quoted(names, missing));
 }
 

@@ -156,6 +156,11 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
 void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
                               const ProcessGroup& group, const std::string& refusal);
 
+// For what LibTorch throws when a model's own collectives or its Reducer fail: an Error
+// that says where, without a stack trace.
+[[noreturn]] void throw_ours(const char* what, const ProcessGroup& group,
+                             const c10::Error& error);
+
 // Replaces each of `results` that has a graph by an equal tensor behind one common node.
 // When backward() comes to that node, it calls `at_backward` first, then goes on behind all
 // results, those that the loss did not use too. So every parameter's accumulator runs, and

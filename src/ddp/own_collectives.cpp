@@ -1,4 +1,5 @@
 // The collectives of a model that are not its gradients'.
+#include "base/exception_text.h"
 #include "ddp/core_state.h"
 
 namespace brigade {
@@ -13,6 +14,14 @@ std::vector<at::Tensor> tensors_of(const NamedBuffers& buffers) {
 }
 
 }  // namespace
+
+void throw_ours(const char* what, const ProcessGroup& group, const c10::Error& error) {
+  const std::string cause = base::cause_of(error);
+  const std::string text = "DistributedDataParallel: " + std::string(what) + " on rank " +
+                           std::to_string(group.rank()) + ": " + cause;
+  if (cause.find("imed out") != std::string::npos) throw TimeoutError(text);
+  throw Error(text);
+}
 
 void DdpCore::State::enter(ProcessGroup entered) {
   group = std::move(entered);
@@ -32,7 +41,11 @@ void DdpCore::State::broadcast_model(int root) const {
     auto buffers = tensors_of(model.buffers());
     tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   }
-  c10d::broadcast_coalesced(collectives(), tensors, kBroadcastBytes, root);
+  try {
+    c10d::broadcast_coalesced(collectives(), tensors, kBroadcastBytes, root);
+  } catch (const c10::Error& error) {
+    throw_ours("the broadcast of the model", group, error);
+  }
 }
 
 void DdpCore::State::broadcast_buffers(int root) const {

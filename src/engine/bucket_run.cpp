@@ -93,7 +93,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     std::lock_guard lock(counting);
     stretch_began = begin;
   }
-  {
+  try {
     const Running running(*engine);
     at::NoGradGuard no_graph;  // a hook computes with parameters, too
     std::optional<c10::StreamGuard> guard;
@@ -101,6 +101,8 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     const OnDeviceLanes on_lanes(device_lanes);
     if (engine->runs_inline()) lane_->begin_stretch_inline();
     coroutine.resume();
+  } catch (...) {  // of what is around the hook, which catches its own
+    return engine->ended(*this, std::current_exception());
   }
   note(TraceEvent::Kind::compute, station, order, begin);
   std::lock_guard lock(counting);
@@ -154,11 +156,16 @@ Root BucketRun::drive() {
 }
 
 void BucketRun::succeed(const at::Tensor& result) {
-  if (done_.exchange(true)) return;
   pipeline->pass(lane_->order, lane_->station + 1);
   lane_->end_stretch_inline();
-  engine->ended(*this, nullptr);
-  future->markCompleted(c10::IValue(result));
+  if (done_.exchange(true)) return;
+  try {
+    engine->ended(*this, nullptr);
+    future->markCompleted(c10::IValue(result));
+  } catch (...) {
+    done_ = future->completed();  // if not, fail() can still complete it
+    throw;
+  }
 }
 
 void BucketRun::fail(std::exception_ptr error) {

@@ -120,14 +120,20 @@ std::string Engine::name_in(const ProcessGroup& over) {
 c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
   throw_if_failed();
   agree();
+  refuse_capture(bucket);
   advise_huge_pages(bucket);
   std::shared_ptr<BucketRun> run = admit(std::move(bucket));
-  order_stream(*run);
-  if (runs_inline_) {
-    run->resume(run->first_stretch(), 0, {run->ticket});
-  } else {
-    pipeline_->open({run->ticket});
-    run->resume_at(0, {run->ticket}, run->first_stretch());
+  try {
+    order_stream(*run);
+    if (runs_inline_) {
+      run->resume(run->first_stretch(), 0, {run->ticket});
+    } else {
+      pipeline_->open({run->ticket});
+      run->resume_at(0, {run->ticket}, run->first_stretch());
+    }
+  } catch (...) {
+    // It is under way: its future is to say so, and the other ranks are to hear of it.
+    ended(*run, std::current_exception());
   }
   return run->future;
 }
@@ -165,14 +171,16 @@ void Engine::advise_huge_pages(const Bucket& bucket) {
   base::advise_huge_pages(buffer);
 }
 
+void Engine::refuse_capture(const Bucket& bucket) const {
+  if (!bucket.buffer().is_cuda() || !torch_port::is_capturing()) return;
+  throw Error("hook '" + hook_->name() +
+              "': the backward pass is being recorded as a CUDA graph; a hook decides on "
+              "the host what to send: keep backward() out of the graph");
+}
+
 void Engine::order_stream(BucketRun& run) {
   const c10::Device device = run.bucket.buffer().device();
   if (device.is_cpu()) return;
-  if (torch_port::is_capturing()) {
-    throw Error("hook '" + run.hook->name() +
-                "': the backward pass is being recorded as a CUDA graph; a hook decides on "
-                "the host what to send: keep backward() out of the graph");
-  }
   if (!device_lanes_) device_lanes_.emplace(device);
   // Over Gloo stations are threads, and one stream is enough for what is little beside the
   // copies to the host and back.
@@ -186,6 +194,11 @@ void Engine::order_stream(BucketRun& run) {
 
 void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (error) {
+    {
+      // It may have failed after it was taken off.
+      std::lock_guard lock(mutex_);
+      outstanding_.emplace(run.ticket, run.shared_from_this());
+    }
     std::vector<ProcessGroup> groups = station_groups_.all();
     const std::string text = explain(base::text_of(error), groups, failure_store_);
     fail_all(failure_store_.first_cause("rank " + std::to_string(group_.rank()) + ": " +

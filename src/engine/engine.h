@@ -108,6 +108,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   Engine(ProcessGroup group, std::string name);
+  void refuse_capture(const Bucket& bucket) const;
   std::shared_ptr<BucketRun> admit(Bucket bucket);
   void order_stream(BucketRun& run);
   void advise_huge_pages(const Bucket& bucket);

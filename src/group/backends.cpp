@@ -81,7 +81,8 @@ GroupSockets sockets_of(const std::vector<std::string>& endpoints, int rank) {
 }
 
 void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
-  const c10::Device device = torch_port::bind_cuda_device(state.device);
+  const c10::Device device = state.device ? torch_port::bind_cuda_device(*state.device)
+                                          : torch_port::current_cuda_device();
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
                           torch_port::make_nccl_backend(prefixed(state, "nccl"), state.rank,

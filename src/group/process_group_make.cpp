@@ -130,7 +130,8 @@ ProcessGroup make_alone(const Environment& environment, std::chrono::millisecond
   state->timeout = timeout;
   state->machines = state->hosts = {group::host_identity()};
   state->gloo.timeout = timeout;
-  state->local_rank = state->device = environment.local_rank.value_or(0);
+  state->local_rank = environment.local_rank.value_or(0);
+  state->device = state->local_rank;
   state->local_size = environment.local_world_size.value_or(1);
   group::connect(*state);
   return ProcessGroup(std::move(state));
@@ -299,13 +300,13 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     const auto wraps = watched->add("brigade/wraps/" + std::to_string(state->rank), 1);
     state->store = prefixed("brigade/wrap_" + std::to_string(wraps), watched);
     introduce(*state, "wrap", group::read_node(group::process_environment()));
-    state->device = state->local_rank;
     state->gloo = choose_gloo(*state, "", master_of(store));
   } else {  // nobody can tell: as if on one host
     state->machines = state->hosts =
         std::vector<std::string>(static_cast<size_t>(state->size));
     find_places(*state);
   }
+  state->device = std::nullopt;
   state->group = std::move(group);
   state->wrapped = true;
   return ProcessGroup(std::move(state));

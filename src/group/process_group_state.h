@@ -1,6 +1,7 @@
 // What a ProcessGroup handle points at. Shared by the files of this folder only.
 #pragma once
 #include <atomic>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -25,8 +26,10 @@ struct ProcessGroup::State {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  // Which of its host's devices a rank uses that is in several groups.
-  int device = 0;
+  // Which of its host's devices this rank uses, in this group and in those made from it.
+  // None: the one that is current when connections are made. Somebody else's group may have
+  // any ranks of a host, so that a place in it says nothing.
+  std::optional<int> device = 0;
   // By rank: the number that users know it by, the machine it runs on (group/network.h),
   // and the host that it counts to, which may be one of several on the machine.
   std::vector<int> world_ranks{0};

@@ -64,6 +64,7 @@ std::shared_ptr<ErrorMemory::Flat> ErrorMemory::assemble(const Bucket& bucket) {
     begin += place.length;
     if (error.flat) {
       use_on_current_stream(error.flat->now);
+      use_on_current_stream(error.flat->committed());
       place.in(flat->now).copy_(error.in(error.flat->now));
       if (flat->written) place.in(flat->other).copy_(error.in(error.flat->committed()));
     }

@@ -30,9 +30,11 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
-// Places of `count` of n values, rising.
-at::Tensor draw(int64_t n, int64_t count, uint64_t key) {
-  at::Tensor places = at::empty({count}, at::kLong);
+// Places of `count` of n values, rising. On a device, the host does not wait until they are
+// there; their memory on the host is not used again before.
+at::Tensor draw(int64_t n, int64_t count, uint64_t key, c10::Device device) {
+  at::Tensor places =
+      at::empty({count}, at::TensorOptions(at::kLong).pinned_memory(!device.is_cpu()));
   auto* to = places.mutable_data_ptr<int64_t>();
   const auto begin = [&](int64_t stratum) {
     return static_cast<int64_t>(static_cast<__int128>(stratum) * n / count);
@@ -43,7 +45,7 @@ at::Tensor draw(int64_t n, int64_t count, uint64_t key) {
         mixed(key + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(stratum));
     to[stratum] = begin(stratum) + static_cast<int64_t>(random % length);
   }
-  return places;
+  return places.to(device, /*non_blocking=*/true);
 }
 
 class RandomK : public Hook, public RevertibleHook {
@@ -106,7 +108,7 @@ Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
   const Feedback feedback = errors_.of(bucket);
   at::Tensor values = floats.values(), error = feedback.next;
   const auto count = static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(n)));
-  const at::Tensor places = draw(n, count, key).to(values.device());
+  const at::Tensor places = draw(n, count, key, values.device());
 
   // The error becomes what is to be sent at some time; what is sent now leaves it.
   at::add_out(error, feedback.last, values);

@@ -11,4 +11,9 @@ void use_on_current_stream(const at::Tensor& tensor) {
   tensor.record_stream(device.getStream(tensor.device()));
 }
 
+void use_here(at::Tensor& kept, c10::Device device) {
+  if (kept.defined() && kept.device() != device) kept = kept.to(device);
+  use_on_current_stream(kept);
+}
+
 }  // namespace brigade

@@ -10,4 +10,8 @@ namespace brigade {
 // reads it. Does nothing for undefined tensors and those on the CPU.
 void use_on_current_stream(const at::Tensor& tensor);
 
+// The same for state that a hook keeps, which comes to `device` first if it is elsewhere: a
+// checkpoint may be of another device, and what another rank hands over is in host memory.
+void use_here(at::Tensor& kept, c10::Device device);
+
 }  // namespace brigade

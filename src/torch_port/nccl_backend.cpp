@@ -2,12 +2,12 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/headeronly/version.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/module.h"
+#include "torch_port/cuda_driver.h"
 
 namespace brigade::torch_port {
 namespace {
@@ -22,7 +22,7 @@ Loaded load() {
   if (!file.handle) return {nullptr, file.reason};
   using Entry = const NcclModule* (*)();
   const auto entry = reinterpret_cast<Entry>(file.symbol("brigade_nccl_module"));
-  if (!entry || std::string(entry()->build) != TORCH_VERSION) {
+  if (!entry || std::string(entry()->build) != kNcclModuleBuild) {
     return {nullptr,
             "libbrigade_nccl.so is of another build; expected LibTorch " TORCH_VERSION};
   }
@@ -44,8 +44,8 @@ bool cuda_is_loaded() { return at::hasCUDA(); }
 
 std::optional<std::string> why_no_nccl() {
   if (!loaded().module) return loaded().reason;
-  if (!at::hasCUDA()) return "LibTorch has no CUDA here";
-  if (device_count() < 1) return "there is no CUDA device that can be used";
+  if (const auto reason = why_no_driver()) return reason;  // LibTorch would only warn of it
+  if (!at::hasCUDA() || device_count() < 1) return why_no_device();
   return std::nullopt;
 }
 
@@ -81,5 +81,13 @@ std::string error_of_nccl(c10d::Backend& backend) {
 }
 
 bool is_capturing() { return loaded().module && loaded().module->is_capturing(); }
+
+bool has_come_to(const c10::Event& event) {
+  return loaded().module ? loaded().module->has_come_to(event) : event.query();
+}
+
+c10::Device current_cuda_device() {
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+}
 
 }  // namespace brigade::torch_port

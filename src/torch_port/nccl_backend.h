@@ -2,6 +2,8 @@
 // libbrigade_nccl.so (base/module.h), which is loaded when it is first needed.
 #pragma once
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <torch/headeronly/version.h>
 
 #include <chrono>
 #include <optional>
@@ -21,6 +23,9 @@ std::optional<std::string> why_no_nccl();
 // devices. REQUIRES: !why_no_nccl().
 c10::Device bind_cuda_device(int local_rank);
 
+// The one that is current. REQUIRES: !why_no_nccl().
+c10::Device current_cuda_device();
+
 // REQUIRES: !why_no_nccl(); `store` is used by this backend alone; every rank calls it.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store,
                                                     int rank, int size,
@@ -33,6 +38,14 @@ std::string error_of_nccl(c10d::Backend& backend);
 // Whether the device's current stream is being recorded as a CUDA graph.
 bool is_capturing();
 
+// Whether the device has come to the event, which was recorded there. For threads that only
+// look: it does not start another device than the event's, and does not disturb a thread
+// that records a CUDA graph. Throws the device's own error.
+bool has_come_to(const c10::Event& event);
+
+// Another one for another LibTorch, and when the module's table changes.
+inline constexpr const char* kNcclModuleBuild = TORCH_VERSION "-2";
+
 // What the module exports, as `extern "C" const NcclModule* brigade_nccl_module()`.
 struct NcclModule {
   // Module and library must be of the same build.
@@ -41,6 +54,7 @@ struct NcclModule {
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
   bool (*is_capturing)();
+  bool (*has_come_to)(const c10::Event& event);
 };
 
 }  // namespace brigade::torch_port

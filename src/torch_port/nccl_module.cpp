@@ -1,8 +1,9 @@
 // libbrigade_nccl.so: the only file with NCCL's names. See nccl_backend.h.
 #define USE_C10D_NCCL
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <stdlib.h>
-#include <torch/headeronly/version.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -58,10 +59,27 @@ bool current_stream_is_capturing() {
          c10::cuda::CaptureStatus::None;
 }
 
+// An event that cannot be asked about while a graph is being recorded has not been reached
+// as far as anybody knows.
+bool is_reached(const c10::Event& event) {
+  const c10::cuda::CUDAGuard device(event.device());
+  // Else the question would break another thread's recording.
+  const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeThreadLocal);
+  const cudaError_t found =
+      C10_CUDA_ERROR_HANDLED(cudaEventQuery(static_cast<cudaEvent_t>(event.eventId())));
+  if (found == cudaErrorNotReady || found == cudaErrorStreamCaptureUnsupported) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  C10_CUDA_CHECK(found);
+  return true;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const NcclModule* brigade_nccl_module() {
-  static const NcclModule module{TORCH_VERSION, make, current_stream_is_capturing};
+  static const NcclModule module{kNcclModuleBuild, make, current_stream_is_capturing,
+                                 is_reached};
   return &module;
 }
 

@@ -56,5 +56,25 @@ TEST(ExceptionText, AReportNamesTheTypeOfForeignErrorsOnly) {
   EXPECT_EQ(base::report_of(std::out_of_range("at")), "std::out_of_range: at");
 }
 
+// As LibTorch 2.11 puts it together.
+TEST(ExceptionText, TheCauseOfNcclsErrorsIsWhatItSaysLast) {
+  const std::string first =
+      "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage "
+      "(run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+      "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+      "Last error:\n";
+  const std::string kind =
+      "NCCL: invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9";
+  const auto cause = [](const std::string& text) {
+    return base::cause_of(std::runtime_error(text));
+  };
+  EXPECT_EQ(
+      cause(first + "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device "
+                    "1b000\nException raised from create"),
+      kind + ": Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000");
+  EXPECT_EQ(cause(first), kind);
+  EXPECT_EQ(cause("NCCL error in: nowhere"), "NCCL error in: nowhere");
+}
+
 }  // namespace
 }  // namespace brigade::testing

@@ -1,4 +1,8 @@
 // Every hook on CUDA tensors, over NCCL and over Gloo.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "cuda/on_gpu.h"
 #include "hooks/cases.h"
 #include "hooks/scripted_judge.h"
@@ -163,6 +167,52 @@ TEST_P(CudaHooks, AutoIsFollowedByAllRanksAndPaysWhatItOwes) {
   });
 }
 
+HookState moved(HookState state, at::Device device) {
+  for (auto& [key, tensor] : state.tensors) tensor = tensor.to(device);
+  return state;
+}
+
+// A checkpoint is read into host memory, and so comes what another rank hands over.
+TEST_P(CudaHooks, StateOfOneDeviceLoadsOnTheOther) {
+  run_cuda_ranks(GetParam(), [](ProcessGroup group) {
+    const Shapes shapes{{64, 64}, {700}, {40, 30}};
+    std::vector<Case> all = cases();
+    for (const char* spec : {"powersgd:start=0,rank=2,rounds=1", "powersgd:start=0,rank=6",
+                             "batched_powersgd:start=0,rank=2"})
+      all.push_back({spec, 1, {}});
+    for (const Case& c : all) {
+      SCOPED_TRACE(c.spec);
+      const auto inputs = [&](int64_t step) {
+        return coefficients_on_gpu(shapes, group.rank(), step, c.kind);
+      };
+      DistributedDataParallel whole(bag_on_gpu(shapes, at::kFloat), group);
+      whole->set_hook(make_hook(c.spec));
+      for (int64_t step = 0; step < 3; ++step) train(whole, inputs(step));
+      DdpOptions as_before{};
+      as_before.first_buckets = whole->logging_data().bucket_parameters;
+      DistributedDataParallel resumed(bag_on_gpu(shapes, at::kFloat), group, as_before);
+      resumed->set_hook(make_hook(c.spec));
+      resumed->hook()->load_state(moved(whole->hook()->state(), at::kCPU));
+      if (group.backend() == "gloo") {
+        auto bag = std::make_shared<testing::BagImpl>(shapes, at::kFloat);
+        DistributedDataParallel on_cpu(bag, group, as_before);
+        on_cpu->set_hook(make_hook(c.spec));
+        on_cpu->hook()->load_state(whole->hook()->state());
+        std::vector<at::Tensor> there;
+        for (const at::Tensor& each : inputs(3)) there.push_back(each.cpu());
+        for (const at::Tensor& gradient : train(on_cpu, there))
+          EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
+      }
+      for (int64_t step = 3; step < 5; ++step) {
+        const auto expected = train(whole, inputs(step)),
+                   got = train(resumed, inputs(step));
+        for (size_t index = 0; index < shapes.size(); ++index)
+          EXPECT_TRUE(at::allclose(got[index], expected[index], 1e-4, 1e-5)) << step;
+      }
+    }
+  });
+}
+
 TEST_P(CudaHooks, FixedGivesTheBitsOfTheSumOnTheCpu) {
   for (const int ranks : {2, 3}) {
     run_cuda_ranks(
@@ -187,6 +237,23 @@ TEST_P(CudaHooks, FixedGivesTheBitsOfTheSumOnTheCpu) {
         },
         ranks);
   }
+}
+
+// A device mesh's groups may have any ranks of a host: what is made from them uses the
+// device that the program has chosen, not the one of a place in the group.
+TEST(CudaGroups, OnesMadeFromAWrappedGroupUseTheCurrentDevice) {
+  run_cuda_ranks("nccl", [](ProcessGroup group) {
+    c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    if (cuda.deviceCount() < 2) GTEST_SKIP() << "one GPU is every rank's";
+    const c10::Device other(at::kCUDA, static_cast<c10::DeviceIndex>(1 - group.rank()));
+    cuda.setDevice(other);
+    const ProcessGroup made = ProcessGroup::wrap(group.c10d()).duplicate();
+    EXPECT_EQ(made.c10d()->getBoundDeviceId(), other);
+    EXPECT_EQ(cuda.getDevice(), other);
+    at::Tensor one = at::ones({1}, other);
+    made.all_reduce(one);
+    EXPECT_EQ(one.item<float>(), 2);
+  });
 }
 
 TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {

@@ -1,6 +1,9 @@
 // What goes wrong on a device comes out of backward(), on every rank, in time.
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -44,8 +47,10 @@ Failure train_until_failure(BagDdp& ddp, const std::function<void(int step)>& be
   return {"no failure", seconds(0)};
 }
 
-// The ranks meet over Gloo, and train over NCCL, which a failure breaks.
-void run_to_failure(const std::function<void(ProcessGroup over_nccl)>& body) {
+// The ranks meet over Gloo, and train over NCCL, which a failure breaks. At the end they
+// meet again, unless one is lost by then.
+void run_to_failure(const std::function<void(ProcessGroup over_nccl)>& body,
+                    bool all_come_to_the_end = true) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
     GTEST_SKIP() << "no NVIDIA GPU on this machine";
   testing::run_ranks(2,
@@ -55,7 +60,7 @@ void run_to_failure(const std::function<void(ProcessGroup over_nccl)>& body) {
                        options.backend = "nccl";
                        options.timeout = kLimit;
                        body(init_process_group(options));
-                       hosts.barrier();
+                       if (all_come_to_the_end) hosts.barrier();
                      },
                      {.timeout = seconds(60), .wall = seconds(100)});
 }
@@ -98,6 +103,92 @@ TEST_P(CudaFailures, AHookThatThrowsOnOneRankFailsOnAll) {
     EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 1: hook 'stumbles', bucket 1"),
                                     HasSubstr("out of luck")));
     EXPECT_LE(failure.after, kLimit);
+  });
+}
+
+// NCCL itself says nothing of a rank that is gone, and waits.
+TEST_P(CudaFailures, ARankThatIsKilledIsNamedWithinTheLimit) {
+  const auto body = [](ProcessGroup group) {
+    BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
+    ddp->set_hook(make_hook(GetParam()));
+    const Failure failure = train_until_failure(ddp, [&](int step) {
+      if (step == 5 && group.rank() == 1) _exit(0);  // without a word, as if killed
+    });
+    EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 0: hook '"), HasSubstr("step ")));
+    EXPECT_EQ(failure.text.find("frame #"), std::string::npos) << failure.text;
+    EXPECT_LE(failure.after, kLimit + seconds(8));
+    EXPECT_EQ(at::ones({5}, kGpu).sum().item<float>(), 5);
+  };
+  run_to_failure(body, /*all_come_to_the_end=*/false);
+}
+
+// Functions of the CUDA runtime, which LibTorch's CUDA part has brought along.
+template <class Function>
+Function runtime(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+constexpr int kGlobal = 0, kRelaxed = 2;  // cudaStreamCaptureMode
+
+// While it lives, the current stream is one of its own, and recorded as a CUDA graph.
+class Recording {
+ public:
+  explicit Recording(int mode) : stream_(cuda_.getStreamFromGlobalPool(kGpu, false)) {
+    const auto begin = runtime<int (*)(void*, int)>("cudaStreamBeginCapture");
+    EXPECT_EQ(begin(handle(), mode), 0);
+  }
+  // The runtime's error; 0: the graph is whole.
+  int end() {
+    void* graph = nullptr;
+    const int error =
+        runtime<int (*)(void*, void**)>("cudaStreamEndCapture")(handle(), &graph);
+    if (graph) runtime<int (*)(void*)>("cudaGraphDestroy")(graph);
+    return error;
+  }
+
+ private:
+  void* handle() const { return cuda_.getStreamNativeHandle(stream_.current_stream()); }
+  const c10::impl::VirtualGuardImpl cuda_{c10::DeviceType::CUDA};
+  c10::StreamGuard stream_;
+};
+
+TEST(CudaGraphs, ABackwardPassThatIsRecordedIsRefused) {
+  run_to_failure([](ProcessGroup group) {
+    BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
+    ddp->set_hook(make_hook("int8"));
+    const auto inputs = testing::coefficients_on_gpu(kShapes, group.rank(), 0);
+    for (int step = 0; step < 3; ++step) {
+      ddp->zero_grad();
+      ddp->forward(inputs).backward();
+    }
+    std::string refusal;
+    Recording recording(kRelaxed);
+    try {
+      ddp->zero_grad();
+      ddp->forward(inputs).backward();
+    } catch (const std::exception& error) {
+      refusal = error.what();
+    }
+    recording.end();
+    EXPECT_THAT(refusal, AllOf(HasSubstr("hook 'int8'"),
+                               HasSubstr("keep backward() out of the graph")));
+  });
+}
+
+// The engine's watcher asks about events of another stream all the while.
+TEST(CudaGraphs, ARecordingBesideAReductionIsNotDisturbed) {
+  run_to_failure([](ProcessGroup group) {
+    const Shapes shapes{{64, 64}};
+    BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group);
+    ddp->set_hook(make_hook("slow", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+      co_await comm.all_reduce(bucket.buffer());
+      at::Tensor square = at::full({1024, 1024}, 1e-3, kGpu);
+      for (int count = 0; count < 30'000; ++count) square = square.mm(square);  // a second
+      co_return bucket.buffer();
+    }));
+    ddp->forward(testing::coefficients_on_gpu(shapes, group.rank(), 0)).backward();
+    Recording recording(kGlobal);
+    std::this_thread::sleep_for(seconds(1));
+    EXPECT_EQ(recording.end(), 0) << "the recording was broken";
   });
 }
 

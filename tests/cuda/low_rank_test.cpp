@@ -41,7 +41,7 @@ std::vector<low_rank::Columns> columns(const at::Tensor& batch) {
 
 TEST(CudaLowRank, ProductsAreThoseInDouble) {
   run_alone_on_cuda([] {
-    ASSERT_TRUE(cuda_kernels()) << why_no_cuda_kernels().value_or("");
+    ASSERT_TRUE(cuda_kernels(kGpu)) << why_no_cuda_kernels(kGpu).value_or("");
     at::manual_seed(7);
     for (const auto& [batch, rows, columns, rank] : kSizes) {
       SCOPED_TRACE(c10::str(batch, " x ", rows, " x ", columns, ", rank ", rank));
@@ -178,6 +178,15 @@ TEST(CudaLowRank, ColumnsOfZerosAreReplacedByTheSpare) {
       ASSERT_TRUE(low_rank::orthonormalize({{expected[index]}}, 0));
       EXPECT_TRUE(at::equal(all[index].columns, expected[index])) << index;
     }
+  });
+}
+
+TEST(CudaLowRank, MemoryOfAnotherDeviceIsRefused) {
+  run_alone_on_cuda([] {
+    const at::Tensor m = random({8, 8}), p = random({8, 2}), q = random({8, 2});
+    low_rank::Residual on_host{at::zeros({8, 8}), {}, {}};
+    EXPECT_THROW(low_rank::project({{m, p, q, &on_host}}), Error);
+    EXPECT_THROW(low_rank::rebuild(m, p.cpu(), q), Error);
   });
 }
 

@@ -36,6 +36,24 @@ TEST(Construction, ShapesThatDifferAreAnErrorOnEveryRankThatNamesParameterAndRan
       kShort);
 }
 
+// Gloo knows no such numbers, and LibTorch says so with a stack trace.
+TEST(Construction, WhatLibTorchThrowsComesOutAsAnErrorThatNamesTheRank) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        auto net = layers({4, 2});
+        net->register_buffer("scale", at::zeros({3}, at::kFloat8_e4m3fn));
+        const std::string text =
+            thrown_text<Error>([&] { DistributedDataParallel ddp(net, group); });
+        expect_contains(text,
+                        "DistributedDataParallel: the broadcast of the model on rank " +
+                            std::to_string(group.rank()) + ": ");
+        EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
+        EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+      },
+      kShort);
+}
+
 TEST(Construction, CountsNamesDtypesAndGradientsThatDifferAreErrorsToo) {
   auto check = [](std::function<void(torch::nn::Sequential&)> change, std::string part) {
     run_ranks(

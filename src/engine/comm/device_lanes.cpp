@@ -43,7 +43,18 @@ StreamMark StreamMark::here() {
   return mark;
 }
 
+StreamMark StreamMark::here_or_error() noexcept {
+  try {
+    return here();
+  } catch (...) {
+    StreamMark mark;
+    mark.error_ = std::current_exception();
+    return mark;
+  }
+}
+
 void StreamMark::wait() const {
+  if (error_) std::rethrow_exception(error_);
   if (event_) event_->block(current_stream(event_->device()));
 }
 

@@ -15,6 +15,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -50,11 +51,14 @@ class StreamMark {
   // Of the current stream of the hook that runs on this thread. Empty if it computes on the
   // CPU, or if none runs here.
   static StreamMark here();
+  // The same where nothing may be thrown: if the device has failed, wait() throws that.
+  static StreamMark here_or_error() noexcept;
   // The current stream goes on when the marked one has come this far.
   void wait() const;
 
  private:
   std::shared_ptr<c10::Event> event_;
+  std::exception_ptr error_;
 };
 
 // While a hook runs on this thread whose lanes have streams of their own. Null: they have

@@ -39,7 +39,7 @@ bool Semaphore::State::take(Acquire::Waiter& waiter) {
 }
 
 void Semaphore::State::release() noexcept {
-  engine::StreamMark here = engine::StreamMark::here();
+  engine::StreamMark here = engine::StreamMark::here_or_error();
   std::shared_ptr<engine::BucketRun> run;
   Acquire::Waiter* first = nullptr;
   {
@@ -103,8 +103,9 @@ bool Semaphore::Acquire::await_suspend(std::coroutine_handle<> waiting) {
 
 Semaphore::Permit Semaphore::Acquire::await_resume() {
   waiter_->has_permit = false;
+  Permit permit(waiter_->state);  // given back if the device has failed
   waiter_->released.wait();
-  return Permit(waiter_->state);
+  return permit;
 }
 
 Semaphore::Permit& Semaphore::Permit::operator=(Permit&& other) noexcept {

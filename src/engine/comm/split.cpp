@@ -132,29 +132,37 @@ class Lanes {
   std::coroutine_handle<> waiting_;
 };
 
-// One lane after the other on this thread. On a device each has its stream, the first one
-// that of the parent, so that their work overlaps there.
+// One lane after the other on this thread, all of them, as they run where they are side by
+// side. On a device each has its stream, the first one that of the parent, so that their
+// work overlaps there; the parent goes on behind all of them, also if one throws.
 Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
   std::vector<engine::StreamMark> ends;
   const engine::StreamMark begin = engine::StreamMark::here();
   size_t furthest = parent.station;
+  std::exception_ptr error;
   parent.end_stretch_inline();
   for (int index = 0; index < count; ++index) {
     std::optional<c10::StreamGuard> stream;
     if (parent.run.device_lanes && index > 0)
       stream.emplace(parent.run.device_lanes->next_stream());
     begin.wait();
-    auto* lane = new Comm::Lane{parent.run, parent.order, parent.station, parent.over};
+    auto* lane = new Comm::Lane{parent.run,  parent.order, parent.station,
+                                parent.over, {},           parent.part};
     Comm comm{std::unique_ptr<Comm::Lane>(lane)};
     lane->order.push_back(static_cast<uint32_t>(index));
     lane->begin_stretch_inline();
-    co_await body(index, comm);
+    try {
+      co_await body(index, comm);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
     lane->end_stretch_inline();
     furthest = std::max(furthest, lane->station);
     ends.push_back(engine::StreamMark::here());
   }
   for (const engine::StreamMark& end : ends) end.wait();
   parent.station = furthest;
+  if (error) std::rethrow_exception(error);
   parent.begin_stretch_inline();
 }
 

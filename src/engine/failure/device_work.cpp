@@ -1,5 +1,7 @@
 #include "engine/failure/device_work.h"
 
+#include "torch_port/nccl_backend.h"
+
 namespace brigade::engine {
 
 void DeviceWork::add(c10::Stream stream, Bucket bucket) {
@@ -19,7 +21,7 @@ DeviceWork::Bucket DeviceWork::last() const {
 std::optional<DeviceWork::Oldest> DeviceWork::oldest() {
   std::lock_guard lock(mutex_);
   bool progress = false;
-  while (!issued_.empty() && issued_.front().end.query()) {
+  while (!issued_.empty() && torch_port::has_come_to(issued_.front().end)) {
     spare_.push_back(std::move(issued_.front().end));
     issued_.pop_front();
     progress = true;

@@ -9,6 +9,7 @@
 #include "codec/low_rank.h"
 #include "hooks/error_memory.h"
 #include "hooks/low_rank/power_sgd_core.h"
+#include "hooks/stream_use.h"
 
 namespace brigade {
 namespace {
@@ -202,6 +203,8 @@ void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
 at::Tensor BatchedPowerSGD::start_of(const Bucket& bucket, int64_t side, int64_t rank,
                                      const at::TensorOptions& options, at::Tensor& memory) {
   Square& square = squares_[bucket.names().front()];
+  use_here(square.q, options.device());
+  use_here(square.spare, options.device());
   const bool warm = options_.warm_start && square.spare.defined() &&
                     square.spare.size(1) == side && square.spare.size(2) == rank;
   if (!warm) {

@@ -60,11 +60,17 @@ void orthogonalize(at::Tensor batch, double epsilon) {
   if (low_rank::orthonormalize(matrices, epsilon)) return;
   if (batch.size(2) <= 2) return gram_schmidt(std::move(batch), epsilon);
   // QR of a matrix with NaN or Inf is an error in some libraries; it must come out as NaN.
-  if (!at::isfinite(batch).all().item<bool>()) {
-    batch.fill_(std::numeric_limits<double>::quiet_NaN());
-    return;
+  const at::Tensor finite = at::isfinite(batch).all();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  if (!batch.is_cpu()) {  // the host must not wait to learn it
+    const at::Tensor found = at::where(finite, batch, at::zeros_like(batch));
+    batch.copy_(
+        at::where(finite, std::get<0>(at::linalg_qr(found)), at::full_like(batch, nan)));
+  } else if (finite.item<bool>()) {
+    batch.copy_(std::get<0>(at::linalg_qr(batch)));
+  } else {
+    batch.fill_(nan);
   }
-  batch.copy_(std::get<0>(at::linalg_qr(batch)));
 }
 
 void orthogonalize(const std::vector<low_rank::Columns>& matrices, double epsilon) {

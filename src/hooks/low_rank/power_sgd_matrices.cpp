@@ -62,9 +62,10 @@ PowerSGDMatrices::Plan PowerSGDMatrices::plan(const Bucket& bucket) {
     }
     MatrixGroup& group = plan.groups[place->second];
     group.gradients.push_back(gradient.view({rows, columns}));
-    for (const at::Tensor& kept : {memory.error.sum, memory.error.p, memory.error.q,
-                                   memory.q, memory.spare, memory.p, memory.spare_p})
-      use_on_current_stream(kept);
+    for (at::Tensor* kept :
+         {&memory.error.sum, &memory.error.p, &memory.error.q, &memory.error.last,
+          &memory.q, &memory.spare, &memory.p, &memory.spare_p, &memory.other_sum})
+      use_here(*kept, gradient.device());
     group.memories.push_back(&memory);
   }
   for (MatrixGroup& group : plan.groups) {
@@ -83,7 +84,6 @@ low_rank::Residual* PowerSGDMatrices::error_of(MatrixMemory& memory,
   if (std::exchange(memory.sum_committed, false)) {
     if (!memory.other_sum.defined())
       memory.other_sum = base::empty_in_huge_pages(error.sum.sizes(), error.sum.options());
-    use_on_current_stream(memory.other_sum);
     error.last = error.sum;
     std::swap(error.sum, memory.other_sum);
   }

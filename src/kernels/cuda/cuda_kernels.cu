@@ -46,6 +46,16 @@ const char* error_text(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
+// All of them are compiled for the same architectures, so that one speaks for all.
+__global__ void nothing() {}
+
+int usable() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, nothing);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // it is not for who comes next
+  return static_cast<int>(error);
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -53,6 +63,7 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
   static const CudaKernels table{
       .version = kCudaKernelsVersion,
       .error_text = cuda::error_text,
+      .usable = cuda::usable,
       .narrow = cuda::narrow,
       .widen = cuda::widen,
       .reduce_half = cuda::reduce_half,

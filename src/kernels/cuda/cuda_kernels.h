@@ -73,12 +73,15 @@ struct LowRankColumns {
 };
 
 // Changes with the table, with what its functions take, or with a message's bytes.
-inline constexpr int kCudaKernelsVersion = 4;
+inline constexpr int kCudaKernelsVersion = 5;
 
 struct CudaKernels {
   // Module and library must have the same.
   int version;
   const char* (*error_text)(int error);
+  // Whether the current device can run the kernels: 0, or the error that each of them would
+  // give. Not 0 where its architecture is older than all that code was made for.
+  int (*usable)();
 
   // cast.h
   int (*narrow)(Half half, const float* src, float scale, std::uint16_t* dst,

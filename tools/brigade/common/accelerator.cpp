@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 
 #include "brigade/error.h"
+#include "torch_port/cuda_driver.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::tool {
@@ -15,27 +18,13 @@ namespace {
 
 template <class Function>
 Function driver_function(const char* name) {
-  static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-  return driver ? reinterpret_cast<Function>(dlsym(driver, name)) : nullptr;
-}
-
-bool driver_starts() {
-  const auto init = driver_function<int (*)(unsigned)>("cuInit");
-  return init && init(0) == 0;
-}
-
-// 13000 is 13.0, 2290 (in NCCL's old form) or 22905 is 2.x: `unit` is what a major is
-// worth.
-std::string dotted(int number, int unit, int minor_unit) {
-  return std::to_string(number / unit) + "." + std::to_string(number % unit / minor_unit);
+  return reinterpret_cast<Function>(torch_port::driver_function(name));
 }
 
 }  // namespace
 
 std::optional<std::string> why_no_cuda() {
-  if (!driver_function<void*>("cuInit"))
-    return "there is no NVIDIA driver here (libcuda.so.1)";
-  if (!driver_starts()) return "the NVIDIA driver finds no device it can use";
+  if (const auto reason = torch_port::why_no_driver()) return reason;
   // NCCL's module brings LibTorch's CUDA part with it; without the module it comes alone.
   if (!torch_port::why_no_nccl()) return std::nullopt;
   if (!at::hasCUDA() && !dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
@@ -43,15 +32,14 @@ std::optional<std::string> why_no_cuda() {
     return "LibTorch's CUDA part cannot be loaded: " +
            std::string(why ? why : "libtorch_cuda.so");
   }
-  if (!at::hasCUDA()) return "LibTorch finds no CUDA device it can use";
+  if (!at::hasCUDA()) return torch_port::why_no_device();
   return std::nullopt;
 }
 
 std::optional<std::string> cuda_driver_version() {
-  const auto version = driver_function<int (*)(int*)>("cuDriverGetVersion");
-  int number = 0;
-  if (!version || version(&number) != 0) return std::nullopt;
-  return dotted(number, 1000, 10);
+  const auto version = torch_port::driver_version();
+  if (!version) return std::nullopt;
+  return torch_port::cuda_version_text(*version);
 }
 
 std::vector<std::string> cuda_device_names() {
@@ -59,7 +47,8 @@ std::vector<std::string> cuda_device_names() {
   const auto count_of = driver_function<int (*)(int*)>("cuDeviceGetCount");
   const auto name_of = driver_function<int (*)(char*, int, int)>("cuDeviceGetName");
   int count = 0;
-  if (!driver_starts() || !count_of || !name_of || count_of(&count) != 0) return names;
+  if (torch_port::why_no_driver() || !count_of || !name_of || count_of(&count) != 0)
+    return names;
   for (int device = 0; device < count; ++device) {
     char name[256] = "?";
     name_of(name, sizeof name, device);
@@ -83,7 +72,15 @@ std::optional<std::string> nccl_version() {
   const auto version = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
   int number = 0;
   if (!version || version(&number) != 0) return std::nullopt;
-  return dotted(number, 10000, 100) + "." + std::to_string(number % 100);
+  // 22905 is 2.29.5.
+  return std::to_string(number / 10000) + "." + std::to_string(number % 10000 / 100) + "." +
+         std::to_string(number % 100);
+}
+
+bool mps_is_running() {
+  const char* named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  return std::filesystem::exists(std::string(named ? named : "/tmp/nvidia-mps") +
+                                 "/control");
 }
 
 c10::Device choose_device(const std::string& name, int local_rank) {

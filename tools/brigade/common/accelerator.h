@@ -20,6 +20,9 @@ std::vector<std::string> cuda_device_names();
 // How many there are, at most 255. Asked in a process of its own: CUDA does not survive a
 // fork, and this process may still fork workers.
 int count_cuda_devices();
+// Whether NVIDIA's multi-process service takes this process's work: without it processes
+// that share a GPU take turns.
+bool mps_is_running();
 // Of the NCCL that is loaded; none where it is not.
 std::optional<std::string> nccl_version();
 

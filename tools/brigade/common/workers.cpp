@@ -65,13 +65,29 @@ void keep_memory_of_program() {
   }
 }
 
+// Said once, by rank 0, beside what is printed for programs.
+void say_that_gpus_are_shared(const WorkerOptions& options, size_t gpus) {
+  std::fprintf(stderr,
+               "brigade: %d ranks share %zu GPU%s: NCCL takes each for a host of its own "
+               "and sends through sockets\n",
+               options.workers, gpus, gpus == 1 ? "" : "s");
+  if (!options.measuring || mps_is_running()) return;
+  std::fprintf(
+      stderr,
+      "brigade: warning: without NVIDIA's multi-process service they take turns on "
+      "it, and times are those of time slices; start it first: "
+      "nvidia-cuda-mps-control -d\n");
+}
+
 // NCCL refuses two ranks on one GPU, unless it takes them for two hosts.
-void share_gpus(const WorkerOptions& options, int rank) {
+void share_gpus(const WorkerOptions& options, int rank, bool says) {
   if (options.device != "cuda" || options.link) return;
   // Under MPS a process has so few queues to the GPU that streams wait for each other. 32
   // for each of four processes are more than an H200 has. CUDA reads it when it starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", options.workers <= 2 ? "32" : "8", /*overwrite=*/0);
-  if (cuda_device_names().size() >= static_cast<size_t>(options.workers)) return;
+  const size_t gpus = cuda_device_names().size();
+  if (gpus == 0 || gpus >= static_cast<size_t>(options.workers)) return;
+  if (says && rank == 0) say_that_gpus_are_shared(options, gpus);
   setenv("NCCL_HOSTID", ("host" + std::to_string(rank)).c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
@@ -193,7 +209,7 @@ WorkerOptions measuring_workers(int workers, const std::string& device,
 void run_workers(const WorkerOptions& options, const WorkerBody& body) {
   launch_workers(options, [&](int rank) {
     if (options.measuring) keep_memory();
-    share_gpus(options, rank);
+    share_gpus(options, rank, /*says=*/true);
     body(make_worker(options, rank));
   });
 }
@@ -202,7 +218,7 @@ void run_workers(const WorkerOptions& options, const std::vector<std::string>& p
   launch_workers(options, [&](int rank) {
     if (options.measuring) keep_memory_of_program();
     if (options.link) enter_host(*options.link, rank);
-    share_gpus(options, rank);
+    share_gpus(options, rank, /*says=*/false);
     become(program);
   });
 }

@@ -23,6 +23,7 @@
 #include "common/json_file.h"
 #include "common/shaped_link.h"
 #include "kernels/isa.h"
+#include "torch_port/cuda_driver.h"
 #include "torch_port/nccl_backend.h"
 
 namespace brigade::tool {
@@ -48,13 +49,15 @@ Json cuda_part() {
   if (const auto reason = why_no_cuda()) return not_available(*reason);
   Json part = available();
   part["driver"] = cuda_driver_version().value_or("?");
-  const auto runtime = at::detail::getCUDAHooks().versionCUDART();
-  part["runtime"] =
-      std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10);
+  part["runtime"] = torch_port::cuda_version_text(
+      static_cast<int>(at::detail::getCUDAHooks().versionCUDART()));
   part["devices"] = cuda_device_names();
-  const auto reason = why_no_cuda_kernels();
-  part["kernels"] =
-      reason ? not_available("ATen's operations instead: " + *reason) : available();
+  part["kernels"] = available();
+  for (size_t device = 0; device < part["devices"].size(); ++device) {
+    const auto reason =
+        why_no_cuda_kernels({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)});
+    if (reason) part["kernels"] = not_available("ATen's operations instead: " + *reason);
+  }
   return part;
 }
 

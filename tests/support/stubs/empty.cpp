@@ -1,0 +1,2 @@
+// A library needs a function.
+extern "C" int brigade_stub() { return 0; }
