@@ -21,10 +21,7 @@ using Now = std::chrono::steady_clock;
 // The first steps of a window still feel the hook before, and make connections.
 constexpr size_t kSkipped = 2;
 
-// Of the time of exact averaging. On one host nothing crosses a network: there a hook gains
-// no more than copies in memory, by as much as other work moves times, and what it loses in
-// exactness is the same.
-constexpr double kSavingOverNetwork = 0.1, kSavingOnOneHost = 0.25;
+constexpr const char* kOneHost = "all ranks are on one host, and nothing crosses a network";
 
 // "error.part0/layer.weight": layer.weight. Empty: no error.
 std::string parameter_of(std::string_view key) {
@@ -135,8 +132,7 @@ class AutoHook : public Hook {
     std::vector<std::string> names;
     for (const AutoCandidate& each : hooks_) names.push_back(each.spec);
     judge_ = make_judge_(names, [this](const WindowTimes& exact) {
-      return Outlook{predict_steps(exact, reductions_, costs_),
-                     reductions_.hosts > 1 ? kSavingOverNetwork : kSavingOnOneHost};
+      return Outlook{predict_steps(exact, reductions_, costs_), why_exact_};
     });
     present_ = 0;
     settled_ = false;
@@ -206,11 +202,18 @@ class AutoHook : public Hook {
     return hook.reduce(std::move(bucket), comm);
   }
 
+  // Ranks of one host copy through its memory. A coarser mean would save some of these
+  // copies, and nothing of a network.
+  static bool stays_in_memory(const Comm& comm) {
+    return comm.layout().hosts() == 1 && !comm.works_on_device();
+  }
+
   // Of the step before the one that decides, on the rank that does.
   void note_shapes(const Bucket& bucket, const Comm& comm) {
     if (step_in_window_ != kAutoWindow - 2 || comm.rank() != 0) return;
     if (bucket.index() == 0) {
       reductions_ = {comm.layout().hosts(), comm.size(), {}};
+      why_exact_ = stays_in_memory(comm) ? kOneHost : "";
       const bool on_cpu = bucket.buffer().is_cpu();
       if (costs_.empty()) {
         for (const AutoCandidate& each : hooks_)
@@ -271,6 +274,7 @@ class AutoHook : public Hook {
   int64_t step_in_window_ = 0;
   std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left
   Reductions reductions_;
+  std::string why_exact_;
   std::vector<cost::HookCost> costs_;
   // ---- used by any thread
   mutable std::mutex mutex_;

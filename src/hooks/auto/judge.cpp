@@ -8,7 +8,7 @@
 namespace brigade {
 namespace {
 
-constexpr double kLeastSaving = 0.1;  // of the time of a more exact candidate
+constexpr double kLeastSaving = 0.1;  // of the time of a more exact hook
 constexpr double kPromising = 0.8;    // a prediction may be off by as much
 constexpr double kOther = 1.5;  // times that differ by more are not the same network's
 constexpr double kQuicker = 4.0 / 3;
@@ -23,8 +23,8 @@ std::string ms(double seconds) {
   return text;
 }
 
-bool saves(double seconds, double than, double share) {
-  return seconds <= (1 - share) * than && than - seconds > kChance;
+bool saves(double seconds, double than) {
+  return seconds <= (1 - kLeastSaving) * than && than - seconds > kChance;
 }
 
 bool differ(double a, double b) {
@@ -55,6 +55,7 @@ class StepJudge : public Judge {
       case Phase::trying:
         windows_[hook] = seen;
     }
+    if (!outlook_.why_exact.empty()) return settle(0, outlook_.why_exact);
     return try_next();
   }
 
@@ -70,16 +71,11 @@ class StepJudge : public Judge {
 
   double step(size_t hook) const { return windows_.at(hook).step; }
 
-  // What it must save over the more exact `other`.
-  double least_saving(size_t other) const {
-    return other == 0 ? outlook_.least_saving : kLeastSaving;
-  }
-
   // From the most exact on, moving to a coarser one only if it pays.
   size_t best() const {
     size_t best = 0;
     for (const auto& [hook, seen] : windows_) {
-      if (saves(seen.step, step(best), least_saving(best))) best = hook;
+      if (saves(seen.step, step(best))) best = hook;
     }
     return best;
   }
@@ -90,8 +86,7 @@ class StepJudge : public Judge {
     const double found = step(best());
     size_t next = 0;
     for (size_t hook = 1; hook < names_.size(); ++hook) {
-      if (windows_.contains(hook) || !saves(predicted[hook], step(0), least_saving(0)))
-        continue;
+      if (windows_.contains(hook) || !saves(predicted[hook], step(0))) continue;
       if (windows_.size() > 1 && kPromising * predicted[hook] > found) continue;
       if (next == 0 || predicted[hook] < (1 - kLeastSaving) * predicted[next]) next = hook;
     }
@@ -118,14 +113,14 @@ class StepJudge : public Judge {
   Verdict compare(size_t hook, const WindowTimes& seen) {
     windows_[hook] = seen;
     if (hook != found_) return {found_, false, ""};
-    if (saves(step(found_), step(0), least_saving(0))) return settle(found_, instead());
+    if (saves(step(found_), step(0))) return settle(found_, instead());
     return settle(0, names_[found_] + " did not save " + asked_for() +
                          " twice: the second time it took " + instead());
   }
 
   // "10 %", or more where that is less than what may be chance.
   std::string asked_for() const {
-    const double share = std::max(outlook_.least_saving, kChance / step(0));
+    const double share = std::max(kLeastSaving, kChance / step(0));
     return std::to_string(std::lround(100 * share)) + " %";
   }
 

@@ -3,8 +3,8 @@
 // Vocabulary. A *window* is a few steps under one hook. The *exact* hook, allreduce, is
 // number 0; the *candidates* follow, from the most exact to the coarsest. A *trial* is a
 // window under a candidate. The judge has *settled* when it neither measures nor tries.
-// A time *saves* over another if it is less by the share that is asked for, and by more
-// than such times differ by themselves.
+// A time *saves* over another if it is less by 10 %, and by more than such times differ by
+// themselves.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -31,8 +31,8 @@ struct Verdict {
 
 // What is expected of the hooks, from a window under the exact one.
 struct Outlook {
-  std::vector<double> steps;  // seconds under each hook; the first is what was measured
-  double least_saving = 0.1;  // share of the exact hook's time that a candidate must save
+  std::vector<double> steps;   // seconds under each hook; the first is what was measured
+  std::string why_exact = "";  // the exact hook stays, and nothing is tried; empty: or not
 };
 using Predict = std::function<Outlook(const WindowTimes& exact)>;
 
@@ -45,13 +45,14 @@ class Judge {
   virtual void resume(size_t hook) = 0;
 };
 
-// Predicts after the first window, under the exact hook. Tries what should save enough, the
-// quickest first, and finds the coarsest that saved enough over the exact hook and 10 %
-// over each more exact candidate. One window may be quicker by chance: the exact hook and
-// the one that was found get another window each, and only if it saved enough again is it
-// chosen; else the exact one is. Looks again when both a step and what is busy in it stay
-// different by half, or under a candidate the latter less by a quarter, three times in a
-// row; when that has changed nothing, it waits twice as long before it looks again.
+// Predicts after the first window, under the exact hook. Tries what should save, the
+// quickest first, and finds the coarsest that saved over each more exact one. One window
+// may be quicker by chance: the exact hook and the one that was found get another window
+// each, and only if it saved again is it chosen; else the exact one is.
+//
+// Looks again when both a step and what is busy in it stay different by half, or under a
+// candidate the latter less by a quarter, three times in a row; when that has changed
+// nothing, it waits twice as long before it looks again.
 std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict);
 
 }  // namespace brigade
