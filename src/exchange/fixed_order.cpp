@@ -4,14 +4,13 @@
 
 #include <ATen/ATen.h>
 
+#include "exchange/chunks.h"
 #include "exchange/equal_messages.h"
 #include "exchange/rank_order.h"
 
 namespace brigade {
 namespace {
 
-// As in two_phase.cpp.
-constexpr int64_t kFixedSegment = int64_t{1} << 21;
 constexpr int64_t kCacheLine = 16;  // values
 
 // Who owns what of n values, for one rank.
@@ -99,15 +98,14 @@ Task<void> FixedOrder::mean_of_segment(at::Tensor values, Comm& comm) {
 Task<void> FixedOrder::mean(at::Tensor values, Comm& comm) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
   const int64_t n = values.numel();
-  const int64_t count = values.is_cpu() ? (n + kFixedSegment - 1) / kFixedSegment : 1;
+  const int64_t count = values.is_cpu() ? (n + kSegment - 1) / kSegment : 1;
   if (count == 1) {
     co_await mean_of_segment(values, comm);
     co_return;
   }
   co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
-    const int64_t begin = index * kFixedSegment;
-    return mean_of_segment(values.narrow(0, begin, std::min(kFixedSegment, n - begin)),
-                           lane);
+    const int64_t begin = index * kSegment;
+    return mean_of_segment(values.narrow(0, begin, std::min(kSegment, n - begin)), lane);
   });
 }
 

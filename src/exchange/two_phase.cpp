@@ -5,20 +5,9 @@
 #include <numeric>
 
 #include "brigade/group_scope.h"
-#include "exchange/chunks.h"
 
 namespace brigade {
 namespace {
-
-// Large buckets go in segments of about this many values, so that one is encoded while
-// another is on the wire and a third is decoded. A quarter of it makes a loopback pass of
-// fp16 slower, and over 1 Gbit/s wins nothing.
-constexpr int64_t kSegment = int64_t{1} << 21;
-// Where ranks share hosts: there are four exchanges to keep busy. Of 2 hosts x 2 ranks on
-// two cores over 1 Gbit/s, 16 MB by int8 take 45 ms; in segments four times as long, all
-// started at once, 52.
-constexpr int64_t kSegmentByHost = int64_t{1} << 19;
-constexpr int64_t kSegmentOnDevice = int64_t{1} << 22;
 
 // Of what exchange_means() returns: the messages of all ranks, one's own first.
 at::Tensor all_messages(const at::Tensor& memory, const Chunks& chunks, int ranks) {

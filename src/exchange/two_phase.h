@@ -19,6 +19,7 @@
 #include "brigade/hook.h"
 #include "brigade/semaphore.h"
 #include "codec/codec.h"
+#include "exchange/chunks.h"
 #include "exchange/host_parts.h"
 
 namespace brigade {
@@ -70,9 +71,7 @@ class TwoPhase {
   const std::shared_ptr<const Codec> codec_;
   const bool flat_;
   base::BufferPool pool_;
-  // Segments that add up in the host or are in the first phase. More would take the cores
-  // from those that could be sent to other hosts already.
-  Semaphore turns_{2};
+  Semaphore turns_{kSegmentsAtOnce};
 };
 
 }  // namespace brigade

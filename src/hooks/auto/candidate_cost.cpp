@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "codec/codecs.h"
+#include "exchange/chunks.h"
 #include "hooks/hook_text.h"
 #include "hooks/sparsified.h"
 
@@ -14,7 +15,6 @@ namespace brigade {
 namespace {
 
 constexpr int64_t kSample = int64_t{1} << 18;  // values
-constexpr double kPiece = int64_t{1} << 21;    // a segment of the two-phase exchange
 
 // Of "topk:ratio=0.05".
 double ratio_of(const std::string& spec) {
@@ -92,7 +92,8 @@ cost::HookCost candidate_cost(const std::string& spec, bool measure) {
     cost.bytes_per_value = head == name ? 4 : 2;  // behind a wrapper: of half values
   } else if (const auto codec = codec_of(name, spec)) {
     cost.bytes_per_value = double(codec->wire_bytes(kSample)) / kSample;
-    cost.piece_values = kPiece;
+    cost.piece_values = kSegment;
+    cost.piece_values_by_host = kSegmentByHost;
     if (measure) cost.seconds_per_value = coding_seconds(*codec) / kSample;
   } else if (name == "randomk") {
     // Added to the error, looked at for what is not finite, and zeroed.

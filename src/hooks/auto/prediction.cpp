@@ -146,9 +146,7 @@ class Simulation {
   void start_pieces(size_t bucket, double ready) {
     const BucketLoad& load = (*buckets_)[bucket];
     if (ranks_ < 2 || load.values <= 0) return;
-    const double pieces = cost_.piece_values > 0
-                              ? std::max(1.0, std::ceil(load.values / cost_.piece_values))
-                              : 1.0;
+    const double pieces = pieces_of(cost_, load.values, by_host());
     const double seconds = (cost_.seconds_per_value * load.values * more_ranks() +
                             cost_.step_seconds / double(buckets_->size())) /
                            pieces;
@@ -202,11 +200,7 @@ class Simulation {
 
   // Where ranks share hosts: a host sends as if it had one rank. Inside, a rank sends the
   // other parts as float32, and later its own, encoded, to all others.
-  bool by_host() const {
-    return cost_.kind.route == Route::all_to_all && cost_.kind.knows_hosts &&
-           job_.hosts > 1 && job_.ranks_per_host > 1 &&
-           cost_.spec.find("flat=1") == std::string::npos;
-  }
+  bool by_host() const { return goes_by_host(cost_, job_.hosts, job_.ranks_per_host); }
   PhaseTraffic traffic_by_host(const BucketLoad& load) const {
     const double phases = cost_.kind.phases, here = job_.ranks_per_host;
     const double between =
@@ -279,6 +273,17 @@ std::vector<BucketLoad> buckets_of(const ShapeList& shapes, const HookCost& cost
   }
   if (values > 0) close();
   return buckets;
+}
+
+bool goes_by_host(const HookCost& cost, int hosts, int ranks_per_host) {
+  return cost.kind.route == Route::all_to_all && cost.kind.knows_hosts && hosts > 1 &&
+         ranks_per_host > 1 && cost.spec.find("flat=1") == std::string::npos;
+}
+
+double pieces_of(const HookCost& cost, double values, bool by_host) {
+  const bool other = by_host && cost.piece_values_by_host > 0;
+  const double length = other ? cost.piece_values_by_host : cost.piece_values;
+  return length > 0 ? std::max(1.0, std::ceil(values / length)) : 1.0;
 }
 
 Prediction predict(const Job& job, const Machine& machine, const HookCost& cost,

@@ -39,14 +39,15 @@ HookKind kind_of(std::string_view name);
 struct HookCost {
   std::string spec;
   HookKind kind;
-  double step_seconds = 0;       // CPU time of the hook itself, once a step
-  double seconds_per_value = 0;  // and for each value; transport is no part of it
-  double decode_share = 0.3;     // of that, after the last phase
-  double bytes_per_value = 0;    // payload; of low-rank hooks not used
-  double piece_values = 0;       // length of a piece at most; 0: a bucket is one
-  double tolerance = 0;          // the table's: how far one step may be off
-  double spread = 0;             // of the measurements, relative
-  double others_load = 0;        // share of the machine's cores that other programs used
+  double step_seconds = 0;          // CPU time of the hook itself, once a step
+  double seconds_per_value = 0;     // and for each value; transport is no part of it
+  double decode_share = 0.3;        // of that, after the last phase
+  double bytes_per_value = 0;       // payload; of low-rank hooks not used
+  double piece_values = 0;          // length of a piece at most; 0: a bucket is one
+  double piece_values_by_host = 0;  // the same where ranks share hosts; 0: as elsewhere
+  double tolerance = 0;             // the table's: how far one step may be off
+  double spread = 0;                // of the measurements, relative
+  double others_load = 0;           // share of the machine's cores that other programs used
 };
 
 struct Machine {
@@ -80,6 +81,10 @@ int approximation_rank(const std::string& spec);
 // A bucket of parameters of these shapes, and what the hook sends of it. `rank` is the
 // approximation rank of a low-rank hook.
 BucketLoad load_of(const ShapeList& shapes, const HookCost& cost, int rank);
+// Whether a hook makes a difference between ranks of its host and of others there.
+bool goes_by_host(const HookCost& cost, int hosts, int ranks_per_host);
+// In how many pieces a bucket goes, at least 1.
+double pieces_of(const HookCost& cost, double values, bool by_host);
 // The buckets of DistributedDataParallel's defaults.
 std::vector<BucketLoad> buckets_of(const ShapeList& shapes, const HookCost& cost, int rank);
 

@@ -3,6 +3,7 @@
 
 #include "brigade/hooks/registry.h"
 #include "common/hook_choice.h"
+#include "exchange/chunks.h"
 #include "plan/advice.h"
 #include "plan/cost.h"
 
@@ -176,6 +177,10 @@ TEST(PlanCost, ASmallAndALargeSampleTellWhatAStepAndWhatAValueCosts) {
   EXPECT_NEAR(cost.seconds_per_value, 5e-9, 1e-15);
   EXPECT_DOUBLE_EQ(cost.bytes_per_value, 1);
   EXPECT_DOUBLE_EQ(cost.piece_values, 5e5);
+  // Of the exchange itself, which cuts shorter pieces where ranks share hosts.
+  EXPECT_DOUBLE_EQ(cost.piece_values_by_host, double(kSegmentByHost));
+  EXPECT_EQ(pieces_of(cost, 2e6, false), 4);
+  EXPECT_EQ(pieces_of(cost, 8 * double(kSegmentByHost), true), 8);
   ProbeSample whole = large;
   whole.collectives = 4;
   EXPECT_DOUBLE_EQ(cost_of("int8", machine, small, whole).decode_share, 0.4);

@@ -100,6 +100,76 @@ TEST(Simulation, BackwardHidesWhatItCan) {
   EXPECT_NEAR(simulate(cluster, nothing, buckets).seconds, 0.5, 1e-9);
 }
 
+// Ranks that share one core, of whom each message takes a millisecond of it.
+Cluster on_one_core(int hosts, int ranks_per_host) {
+  return {.hosts = hosts,
+          .ranks_per_host = ranks_per_host,
+          .cores = 1,
+          .shared_by = Sharing::machine,
+          .message_seconds = 1e-3,
+          .host_message_seconds = 1e-3,
+          .ring_message_seconds = 1e-3};
+}
+
+TEST(Simulation, EveryMessageOfAnExchangeTakesItsTimeOfACore) {
+  HookCost whole = byte_hook();
+  whole.piece_values = 0;
+  const std::vector<BucketLoad> one{{kMillion, kMillion}};
+  // Flat, each of four sends to three others in two phases.
+  const auto flat = simulate(on_one_core(4, 1), whole, one);
+  EXPECT_NEAR(flat.cpu_seconds, 6e-3, 1e-9);
+  EXPECT_NEAR(flat.seconds, 4 * 6e-3, 1e-9);
+  // By host, to its mate, twice to the one of its place, and to its mate again.
+  const auto by_host = simulate(on_one_core(2, 2), whole, one);
+  EXPECT_NEAR(by_host.cpu_seconds, 4e-3, 1e-9);
+  EXPECT_NEAR(by_host.seconds, 4 * 4e-3, 1e-9);
+}
+
+TEST(Simulation, PiecesAreShorterWhereTheExchangeKnowsHosts) {
+  HookCost cost = byte_hook();
+  cost.piece_values = kMillion;
+  cost.piece_values_by_host = kMillion / 4;
+  const std::vector<BucketLoad> one{{kMillion, kMillion}};
+  const auto messages = [&](int hosts, int ranks_per_host) {
+    return simulate(on_one_core(hosts, ranks_per_host), cost, one).cpu_seconds / 1e-3;
+  };
+  EXPECT_NEAR(messages(2, 2), 4 * 4, 1e-6);
+  EXPECT_NEAR(messages(4, 1), 6, 1e-6);
+  cost.spec = "int8:flat=1";
+  EXPECT_NEAR(messages(2, 2), 6, 1e-6);
+}
+
+TEST(Simulation, TwoPiecesAtATimeAreInTheFirstPhaseByHost) {
+  HookCost cost = byte_hook();
+  cost.piece_values_by_host = kMillion / 4;
+  const Cluster slow{.hosts = 2, .ranks_per_host = 2, .latency = 1};
+  // Two pairs of pieces, one after the other, and the second phase of the second pair.
+  EXPECT_NEAR(simulate(slow, cost, {{kMillion, kMillion}}).seconds, 3, 1e-9);
+  cost.spec = "int8:flat=1";
+  EXPECT_NEAR(simulate(slow, cost, {{kMillion, kMillion}}).seconds, 2, 1e-9);
+}
+
+TEST(Simulation, EveryRoundOfARingWaitsForACore) {
+  Cluster cluster = on_one_core(4, 1);
+  const std::vector<BucketLoad> small{{1, 4}};
+  EXPECT_NEAR(simulate(cluster, exact_hook(), small).seconds, 4 * 6e-3, 1e-9);
+  cluster.cores = 4;
+  EXPECT_NEAR(simulate(cluster, exact_hook(), small).seconds, 6e-3, 1e-9);
+  // Three cores never stand still for long: four ranks' messages take turns with them.
+  cluster.cores = 3;
+  EXPECT_LT(simulate(cluster, exact_hook(), small).seconds, 10e-3);
+  // Apart it is the same without playing the rounds.
+  cluster.shared_by = Sharing::rank;
+  EXPECT_NEAR(simulate(cluster, exact_hook(), small).seconds, 6e-3, 1e-9);
+}
+
+TEST(Simulation, AShapedLinkLetsItsBurstThroughAtOnce) {
+  const Cluster pair{.link_bits = kGigabit, .link_burst = kMillion};
+  EXPECT_NEAR(simulate(pair, exact_hook(), {{kMillion / 4, kMillion}}).seconds, 0, 1e-9);
+  EXPECT_NEAR(simulate(pair, exact_hook(), {{kMillion, 4 * kMillion}}).seconds,
+              over_link(3 * kMillion), 1e-9);
+}
+
 TEST(Simulation, RecordedCostsAreOfHooksThatWereMeasured) {
   const auto costs = h200_costs({"allreduce", "int8", "topk", "powersgd:rank=2,start=0"});
   ASSERT_EQ(costs.size(), 3U);

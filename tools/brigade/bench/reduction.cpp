@@ -175,20 +175,28 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
   state.ddp->set_hook(make_hook(spec));
   ReductionTimes times;
   const auto timed_step = [&] {
+    const double whole_begin = seconds_of(CLOCK_MONOTONIC);
+    const double whole_cpu_begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     const auto results = state.prepare();
     if (state.device.is_cuda()) torch::cuda::synchronize();
     const double begin = seconds_of(CLOCK_MONOTONIC);
     const double cpu_begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     torch::autograd::backward(results, state.given);
     if (state.device.is_cuda()) torch::cuda::synchronize();
-    times.seconds.push_back(seconds_of(CLOCK_MONOTONIC) - begin);
-    times.cpu_seconds.push_back(seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin);
+    const double end = seconds_of(CLOCK_MONOTONIC);
+    const double cpu_end = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    times.seconds.push_back(end - begin);
+    times.cpu_seconds.push_back(cpu_end - cpu_begin);
+    times.whole_seconds.push_back(end - whole_begin);
+    times.whole_cpu_seconds.push_back(cpu_end - whole_cpu_begin);
   };
   const int warm_up = base_name(spec) == "auto" ? kStepsToSettle : 2;
   for (int warm = 0; warm < warm_up; ++warm) timed_step();
   const int steps = state.agree_on_steps(times.seconds.back(), seconds, least, most);
-  times.seconds.clear();
-  times.cpu_seconds.clear();
+  for (auto* each : {&times.seconds, &times.cpu_seconds, &times.whole_seconds,
+                     &times.whole_cpu_seconds}) {
+    each->clear();
+  }
   for (int step = 0; step < steps; ++step) timed_step();
   const HookStats stats = state.ddp->hook_stats();
   times.traffic = stats.last_step;

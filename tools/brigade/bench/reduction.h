@@ -28,6 +28,9 @@ struct ReductionTimes {
   // it, all threads together.
   std::vector<double> seconds;
   std::vector<double> cpu_seconds;
+  // The same with what comes before the backward pass: gradients are zeroed.
+  std::vector<double> whole_seconds;
+  std::vector<double> whole_cpu_seconds;
   HookTraffic traffic;  // of the last step, on this rank
   std::string shape;    // HookStats' own
   int64_t buckets = 0;

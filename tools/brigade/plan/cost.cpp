@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/hook_choice.h"
+#include "exchange/chunks.h"
 
 namespace brigade::tool {
 
@@ -30,6 +31,9 @@ HookCost cost_of(const std::string& spec, const Machine& machine, const ProbeSam
   cost.bytes_per_value = large.wire_bytes / large.values;  // two ranks: 2 (W - 1) / W is 1
   const double pieces = large.collectives / cost.kind.phases;
   cost.piece_values = pieces > large.buckets ? large.values / pieces : 0;
+  // Those who go in pieces by the two-phase exchange go in shorter ones by host.
+  if (cost.piece_values > 0 && cost.kind.knows_hosts)
+    cost.piece_values_by_host = kSegmentByHost;
   // Of buckets that go in pieces the stations' times are not told apart.
   if (cost.piece_values == 0) cost.decode_share = std::clamp(large.decode_share, 0.05, 0.6);
   cost.tolerance = tolerance_of(spec);

@@ -27,6 +27,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostSimulated = 1024;
+// What messages cost is measured on so many hosts, with so many ranks on each at most.
+constexpr int kProbedHosts = 4, kProbedRanks = 4;
 
 double rate_of(const std::string& link) {
   return link == "loopback" ? 0 : parse_rate(link, "--link");
@@ -120,10 +122,11 @@ void check_together(const PlanOptions& options) {
   }
 }
 
-Cluster cluster_from(const PlanOptions& options, const Machine& machine) {
+Cluster cluster_from(const PlanOptions& options, const Machine& machine,
+                     const NetworkCost& network) {
   Cluster cluster = options.speeds == "h200"
                         ? h200_cluster()
-                        : cluster_here(machine, cores_for(1), options.gpus);
+                        : cluster_here(machine, network, cores_for(1), options.gpus);
   if (options.speeds == "h200" && options.latency_us >= 0)
     cluster.latency = options.latency_us * 1e-6;
   cluster.ranks_per_host = options.gpus;
@@ -139,15 +142,24 @@ json simulated(const PlanOptions& options, const std::vector<std::string>& specs
   Sweep sweep{
       .hosts = options.hosts, .links = links_from(options), .shapes = model_from(options)};
   Machine machine;
+  NetworkCost network;
   if (options.speeds == "h200") {
     sweep.hooks = h200_costs(specs);
   } else {
     const Probe probe = measured(options, specs);
-    sweep.hooks = probe.hooks;
+    // On GPUs messages cost no cores.
+    if (options.device != "cuda") {
+      network = probe_network(kProbedHosts, std::min(options.gpus, kProbedRanks),
+                              sweep.links.front());
+    }
+    for (const HookCost& cost : probe.hooks)
+      sweep.hooks.push_back(without_messages(cost, network));
     machine = probe.machine;
   }
-  sweep.cluster = cluster_from(options, machine);
-  return run_sweep(sweep);
+  sweep.cluster = cluster_from(options, machine, network);
+  json document = run_sweep(sweep);
+  if (options.speeds == "measured") document["network"] = json_of(network);
+  return document;
 }
 
 std::vector<ValidationSetting> settings_from(const PlanOptions& options) {

@@ -22,6 +22,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kSmall = int64_t{4} << 20, kLarge = int64_t{32} << 20;
+// Every hook is measured so often, the others in between: what disturbs one round seldom
+// disturbs the next.
+constexpr int kRounds = 3;
 constexpr int64_t kMessage = int64_t{2} << 20;  // bytes to the other rank
 
 double seconds_of(clockid_t clock) {
@@ -86,6 +89,12 @@ json sample_of(const ReductionTimes& times, int64_t bytes, at::Device device) {
            (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / std::max(quarter, 1e-9)}};
 }
 
+// The one whose time is the median.
+json middle_of(std::vector<json> rounds) {
+  std::ranges::sort(rounds, {}, [](const json& one) { return one["cpu"].get<double>(); });
+  return rounds[rounds.size() / 2];
+}
+
 ProbeSample sample_from(const json& answer, double base) {
   return {.values = answer["values"],
           .cpu_seconds = answer["cpu"],
@@ -97,21 +106,34 @@ ProbeSample sample_from(const json& answer, double base) {
           .spread = answer["spread"]};
 }
 
-// In a worker. Answers: the machine, then small and large samples, noop's first.
+// In a worker. Answers: small and large samples, noop's first, then the machine.
 void measure(const Worker& worker, const std::vector<std::string>& specs,
              const Answers& answers) {
   const auto& [group, device] = worker;
-  const Machine machine = probe_machine(group, device);
-  if (group.rank() == 0) {
-    answers.add(
-        {{"latency", machine.latency}, {"transport", machine.transport_seconds_per_byte}});
-  }
+  std::vector<double> latency, transport;
+  const auto look_at_machine = [&] {
+    const Machine machine = probe_machine(group, device);
+    latency.push_back(machine.latency);
+    transport.push_back(machine.transport_seconds_per_byte);
+  };
+  look_at_machine();
   for (const int64_t bytes : {kSmall, kLarge}) {
     Reduction reduction(group, shapes_of_size(bytes), device);
-    for (const std::string& spec : specs) {
-      const ReductionTimes times = reduction.time(spec, 0.12, 5, 12);
-      if (group.rank() == 0) answers.add(sample_of(times, bytes, device));
+    std::vector<std::vector<json>> samples(specs.size());
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t index = 0; index < specs.size(); ++index) {
+        const ReductionTimes times = reduction.time(specs[index], 0.06, 4, 8);
+        samples[index].push_back(sample_of(times, bytes, device));
+      }
     }
+    for (std::vector<json>& rounds : samples) {
+      if (group.rank() == 0) answers.add(middle_of(std::move(rounds)));
+    }
+    look_at_machine();
+  }
+  if (group.rank() == 0) {
+    answers.add(
+        {{"latency", quantile(latency, 0.5)}, {"transport", quantile(transport, 0.5)}});
   }
 }
 
@@ -131,18 +153,21 @@ Probe probe(const std::vector<std::string>& specs, const std::string& device) {
     throw Error("the probe gave " + std::to_string(found.size()) + " answers instead of " +
                 std::to_string(1 + 2 * count));
   Probe result;
-  result.machine = {.transport_seconds_per_byte = found[0]["transport"],
-                    .latency = found[0]["latency"]};
+  result.machine = {.transport_seconds_per_byte = found.back()["transport"],
+                    .latency = found.back()["latency"]};
   result.cores = cores_for(1);
-  const double small_base = found[1]["cpu"], large_base = found[1 + count]["cpu"];
+  const double small_base = found[0]["cpu"], large_base = found[count]["cpu"];
   for (size_t index = 0; index < specs.size(); ++index) {
     result.hooks.push_back(cost_of(specs[index], result.machine,
-                                   sample_from(found[2 + index], small_base),
-                                   sample_from(found[2 + count + index], large_base)));
+                                   sample_from(found[1 + index], small_base),
+                                   sample_from(found[1 + count + index], large_base)));
     result.hooks.back().others_load = others_load;
   }
-  // On a GPU a link's bytes are the link's affair alone.
-  if (device == "cuda") result.machine.transport_seconds_per_byte = 0;
+  if (device == "cuda") {
+    // A link's bytes are the link's affair alone, and all segments are of one length.
+    result.machine.transport_seconds_per_byte = 0;
+    for (HookCost& cost : result.hooks) cost.piece_values_by_host = 0;
+  }
   return result;
 }
 

@@ -16,8 +16,9 @@ struct ValidationSetting {
 // Real ranks reduce gradients of `bytes` with every hook, in each setting; where none is
 // given two ranks over loopback, and as root over links of 1 Gbit/s and 100 Mbit/s, and two
 // hosts of two ranks over 1 Gbit/s. Prints measured beside predicted. What the noop hook
-// takes is the step's compute, and all ranks share this machine's cores. Gives
-// {"rows", "off", "skipped"}: `off` is the number of rows that differ by more than 25 %.
+// takes is the step's compute, and all ranks share this machine's cores. A simulation plays
+// whole steps, so those are what is measured for it. Gives {"rows", "off", "skipped"}:
+// `off` is the number of rows that differ by more than 25 %.
 nlohmann::json validate(const Probe& probe, int64_t bytes,
                         std::vector<ValidationSetting> settings);
 

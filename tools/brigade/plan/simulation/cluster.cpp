@@ -1,22 +1,29 @@
 #include "plan/simulation/cluster.h"
 
+#include <algorithm>
+
 namespace brigade::tool {
 namespace {
 
-// What a message of a ring costs cores, on both sides together, in units of how long it
-// takes where nothing else runs. On two cores it was 2 to 3 with four ranks, 1 to 1.5 with
-// sixteen, who are woken up for several at a time.
-constexpr double kWork = 1.5;
+// Of Linux's scheduler, roughly: a thread that others wait for is changed for one of them.
+constexpr double kTurn = 1e-3;
 
 }  // namespace
 
-Cluster cluster_here(const cost::Machine& machine, int cores, int ranks_per_host) {
+Cluster cluster_here(const cost::Machine& machine, const NetworkCost& network, int cores,
+                     int ranks_per_host) {
+  // What cores do for a message is part of how long it takes.
+  const double waits = std::max(0.0, machine.latency - network.ring_message_seconds);
   return {.ranks_per_host = ranks_per_host,
-          .latency = machine.latency,
-          .inside_latency = machine.latency,
+          .latency = waits,
+          .inside_latency = waits,
           .cores = cores,
+          .turn = kTurn,
           .transport_seconds_per_byte = machine.transport_seconds_per_byte,
-          .message_seconds = kWork * machine.latency};
+          .link_seconds_per_byte = network.link_seconds_per_byte,
+          .message_seconds = network.message_seconds,
+          .host_message_seconds = network.host_message_seconds,
+          .ring_message_seconds = network.ring_message_seconds};
 }
 
 }  // namespace brigade::tool

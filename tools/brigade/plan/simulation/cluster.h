@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "hooks/auto/prediction.h"
+#include "plan/simulation/network_probe.h"
 
 namespace brigade::tool {
 
@@ -14,7 +15,8 @@ struct Cluster {
 
   // What a host can send to others, in bits a second, each way; 0: all that is asked.
   double link_bits = 0;
-  double latency = 0;  // seconds, of a message between hosts
+  double link_burst = 0;  // bytes that go through at once after a pause
+  double latency = 0;     // seconds, of a message between hosts
   // What a rank can send to others of its host, in bytes a second; 0: all that is asked.
   double inside_rate = 0;
   double inside_latency = 0;
@@ -23,10 +25,17 @@ struct Cluster {
   // namespaces of one machine share all its cores.
   int cores = 1;
   Sharing shared_by = Sharing::host;
-  // What a core does for a byte sent and received, and for a message: with Gloo one that
-  // the next one of a ring waits for, with NCCL one to each of many.
+  // Seconds for which a thread computes at most while others wait for a core; 0: to the
+  // end of what it does.
+  double turn = 0;
+  // What cores do, at both ends together, for a byte to a rank of the same host, for one to
+  // another host, and for a message whatever its length: of an exchange among all, of one
+  // that knows hosts, and of a ring.
   double transport_seconds_per_byte = 0;
+  double link_seconds_per_byte = 0;
   double message_seconds = 0;
+  double host_message_seconds = 0;
+  double ring_message_seconds = 0;
   // NCCL chooses between a ring and trees; Gloo has a ring.
   bool nccl = false;
 
@@ -43,6 +52,7 @@ struct Cluster {
 };
 
 // Hosts like this machine, as it was measured, whose ranks compute on its cores.
-Cluster cluster_here(const cost::Machine& machine, int cores, int ranks_per_host);
+Cluster cluster_here(const cost::Machine& machine, const NetworkCost& network, int cores,
+                     int ranks_per_host);
 
 }  // namespace brigade::tool

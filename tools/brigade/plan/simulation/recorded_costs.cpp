@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "common/hook_choice.h"
+#include "exchange/chunks.h"
 
 namespace brigade::tool {
 namespace {
@@ -42,8 +43,6 @@ constexpr std::array kRecorded{
     Recorded{"batched_powersgd", 1.2e-10, 0, false},
 };
 
-constexpr double kSegmentOnDevice = 1 << 22;  // values, of the two-phase exchange
-
 }  // namespace
 
 std::vector<HookCost> h200_costs(const std::vector<std::string>& specs) {
@@ -72,6 +71,7 @@ Cluster h200_cluster() {
           .cores = 1,
           .shared_by = Sharing::rank,
           .message_seconds = 1e-6,
+          .host_message_seconds = 1e-6,
           .nccl = true};
 }
 

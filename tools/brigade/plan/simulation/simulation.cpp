@@ -1,8 +1,10 @@
 #include "plan/simulation/simulation.h"
 
 #include <cmath>
+#include <queue>
 #include <random>
 
+#include "exchange/chunks.h"
 #include "plan/simulation/servers.h"
 
 namespace brigade::tool {
@@ -21,22 +23,37 @@ struct Piece {
 // Of one piece's collective among one group of ranks.
 struct Meeting {
   int arrived = 0;
-  double last = 0;  // the last one's coming, or the end of what was sent, if later
+  int ended = 0;
+  // Of a ring, by place in it: rounds that a rank has begun, sent, and got from the one
+  // before it.
+  struct Hop {
+    int begun = 0, sent = 0, got = 0;
+  };
+  std::vector<Hop> ring;
 };
 
 enum class What : std::uint8_t {
-  slice,  // of the backward pass begins
-  come,   // a piece has come to a stage
-  done,   // a stage's computing for a piece is over
+  slice,   // of the backward pass begins
+  sliced,  // and is over
+  come,    // a piece has come to a stage
+  done,    // a stage's computing for a piece is over
+  sent,    // what a rank sends in a stage, or in a round of a ring, has been sent
+  got,     // what the rank before it in a ring has sent has come
+  core,    // what a core runs is over, or its turn is
+};
+
+struct Action {
+  What what = What::slice;
+  int rank = 0;         // of core: the pool
+  uint32_t stage = 0;   // of the piece; of core: which one
+  size_t item = 0;      // the piece, or the slice; of core: the run
+  double earliest = 0;  // of sent: what the links took
 };
 
 struct Event {
   double time;
   int64_t order;
-  What what;
-  int rank;
-  size_t stage;  // of the piece
-  size_t item;   // the piece, or the slice
+  Action action;
   bool operator<(const Event& other) const {
     return time != other.time ? time > other.time : order > other.order;
   }
@@ -53,17 +70,20 @@ struct Rank {
   Server inside;
   double speed = 1;  // of its computing: more is slower
   double computed = 0;
+  int turns = kSegmentsAtOnce;
 };
 
 class Play {
  public:
   Play(const Cluster& cluster, const HookCost& cost, const std::vector<BucketLoad>& buckets)
-      : cluster_(cluster), links_(static_cast<size_t>(cluster.hosts)) {
+      : cluster_(cluster), rate_(cluster.link_bits / 8 * kGoodput) {
+    const double burst = rate_ > 0 ? cluster.link_burst / rate_ : 0;
+    links_.assign(static_cast<size_t>(cluster.hosts), Server(burst));
     cut(cost, buckets);
     const double typical = pieces_.empty() ? 0 : pieces_.front().payload;
     stages_ = stages_of(cluster, cost, typical);
     for (int pool = 0; pool <= pool_of(cluster.ranks() - 1); ++pool)
-      cores_.emplace_back(cluster.cores);
+      cores_.emplace_back(cluster.cores, cluster.turn);
     make_ranks();
     meetings_.resize(pieces_.size() * stages_.size() * groups());
   }
@@ -72,23 +92,13 @@ class Play {
     for (int rank = 0; rank < cluster_.ranks(); ++rank) {
       const double forward =
           cluster_.compute_seconds * cluster_.forward_share * ranks_[rank].speed;
-      add(computed(rank, 0, forward), What::slice, rank, 0, 0);
+      compute(0, rank, forward, {What::slice, rank});
     }
     while (!waiting_.empty()) {
       const Event event = waiting_.top();
       waiting_.pop();
       ++found_.events;
-      switch (event.what) {
-        case What::slice:
-          go_back(event);
-          break;
-        case What::come:
-          come(event);
-          break;
-        case What::done:
-          done(event);
-          break;
-      }
+      happen(event.time, event.action);
     }
     finish();
     return found_;
@@ -96,6 +106,7 @@ class Play {
 
  private:
   void cut(const HookCost& cost, const std::vector<BucketLoad>& buckets) {
+    const bool by_host = goes_by_host(cost, cluster_.hosts, cluster_.ranks_per_host);
     double all = 0;
     for (const BucketLoad& bucket : buckets) all += bucket.values;
     const double backward = cluster_.compute_seconds * (1 - cluster_.forward_share);
@@ -103,9 +114,7 @@ class Play {
       const BucketLoad& load = buckets[index];
       slices_.push_back(all > 0 ? backward * load.values / all / kSlices : 0);
       first_piece_.push_back(pieces_.size());
-      const double count = cost.piece_values > 0
-                               ? std::max(1.0, std::ceil(load.values / cost.piece_values))
-                               : 1.0;
+      const double count = pieces_of(cost, load.values, by_host);
       const double work = (cost.seconds_per_value * load.values +
                            cost.step_seconds / double(buckets.size())) /
                           count;
@@ -139,86 +148,155 @@ class Play {
     }
     return 0;
   }
-  Cores& cores_of(int rank) { return cores_[static_cast<size_t>(pool_of(rank))]; }
   size_t groups() const {
     return static_cast<size_t>(std::max(cluster_.hosts, cluster_.ranks_per_host));
   }
 
-  void add(double time, What what, int rank, size_t stage, size_t item) {
-    waiting_.push({time, order_++, what, rank, stage, item});
+  void add(double time, Action action) { waiting_.push({time, order_++, action}); }
+
+  void happen(double now, const Action& action) {
+    switch (action.what) {
+      case What::slice:
+        return go_back(now, action);
+      case What::sliced:
+        return bring(now, action);
+      case What::come:
+        return come(now, action);
+      case What::done:
+        return done(now, action);
+      case What::sent:
+        return sent(now, action);
+      case What::got:
+        return got(now, action);
+      case What::core:
+        return leave_core(now, action);
+    }
+  }
+
+  // `then` happens when a core has worked so long for the rank.
+  void work(double now, int rank, double seconds, bool for_message, const Action& then) {
+    if (seconds <= 0) return add(std::max(now, then.earliest), then);
+    found_.cpu_seconds += seconds;
+    const int pool = pool_of(rank);
+    cores_[static_cast<size_t>(pool)].ask({seconds, then}, for_message);
+    start_jobs(now, pool);
+  }
+  void start_jobs(double now, int pool) {
+    Cores<Action>::Start start{};
+    while (cores_[static_cast<size_t>(pool)].start(now, start)) {
+      add(now + start.seconds, {What::core, pool, static_cast<uint32_t>(start.core),
+                                static_cast<size_t>(start.run)});
+    }
+  }
+  void leave_core(double now, const Action& action) {
+    Action then;
+    auto& cores = cores_[static_cast<size_t>(action.rank)];
+    if (cores.over(action.stage, static_cast<int64_t>(action.item), now, then))
+      add(std::max(now, then.earliest), then);
+    start_jobs(now, action.rank);
   }
 
   // The model's own computing.
-  double computed(int rank, double ready, double seconds) {
+  void compute(double now, int rank, double seconds, const Action& then) {
     ranks_[rank].computed += seconds;
-    return cluster_.compute_takes_cores ? cores_of(rank).serve(ready, seconds)
-                                        : ready + seconds;
+    if (cluster_.compute_takes_cores) return work(now, rank, seconds, false, then);
+    add(now + seconds, then);
   }
 
-  // A slice of the backward pass begins.
-  void go_back(const Event& event) {
-    const size_t bucket = event.item / kSlices;
-    if (bucket >= slices_.size()) return end(event.time);
-    const double done =
-        computed(event.rank, event.time, slices_[bucket] * ranks_[event.rank].speed);
-    const size_t next = event.item + 1;
-    if (next % kSlices == 0 && !stages_.empty()) {
+  void go_back(double now, const Action& action) {
+    const size_t bucket = action.item / kSlices;
+    if (bucket >= slices_.size()) return end(now);
+    compute(now, action.rank, slices_[bucket] * ranks_[action.rank].speed,
+            {What::sliced, action.rank, 0, action.item + 1});
+  }
+  // After its last slice a bucket's pieces come.
+  void bring(double now, const Action& action) {
+    if (action.item % kSlices == 0 && !stages_.empty()) {
+      const size_t bucket = action.item / kSlices - 1;
       for (size_t piece = first_piece_[bucket]; piece < first_piece_[bucket + 1]; ++piece)
-        add(done, What::come, event.rank, 0, piece);
+        add(now, {What::come, action.rank, 0, piece});
     }
-    add(done, What::slice, event.rank, 0, next);
+    go_back(now, {What::slice, action.rank, 0, action.item});
   }
 
-  void come(const Event& event) {
-    Station& station = ranks_[event.rank].stations[event.stage];
-    if (station.busy) {
-      station.waiting.push(event.item);
-    } else {
-      begin(event.time, event.rank, event.stage, event.item);
-    }
+  void come(double now, const Action& action) {
+    ranks_[action.rank].stations[action.stage].waiting.push(action.item);
+    serve(now, action.rank, action.stage);
   }
-  void begin(double time, int rank, size_t stage, size_t item) {
-    ranks_[rank].stations[stage].busy = true;
-    const double seconds = pieces_[item].work * stages_[stage].work;
-    const double over = seconds > 0 ? cores_of(rank).serve(time, seconds) : time;
-    add(over, What::done, rank, stage, item);
-  }
-  void done(const Event& event) {
-    const Stage& stage = stages_[event.stage];
-    stage.collective ? arrive(event, stage) : end(event.time);
-    Station& station = ranks_[event.rank].stations[event.stage];
-    station.busy = false;
-    if (station.waiting.empty()) return;
-    const size_t next = station.waiting.front();
+  // The station takes the next piece, if it can.
+  void serve(double now, int rank, uint32_t at) {
+    Station& station = ranks_[rank].stations[at];
+    const Stage& stage = stages_[at];
+    if (station.busy || station.waiting.empty()) return;
+    if (stage.takes_turn && ranks_[rank].turns == 0) return;
+    station.busy = true;
+    const size_t item = station.waiting.front();
     station.waiting.pop();
-    begin(event.time, event.rank, event.stage, next);
+    if (stage.takes_turn) --ranks_[rank].turns;
+    if (stage.gives_turn_back) {
+      ++ranks_[rank].turns;
+      serve(now, rank, 0);
+    }
+    work(now, rank, pieces_[item].work * stage.work, false, {What::done, rank, at, item});
+  }
+  void done(double now, const Action& action) {
+    stages_[action.stage].collective ? arrive(now, action) : end(now);
+    ranks_[action.rank].stations[action.stage].busy = false;
+    serve(now, action.rank, action.stage);
   }
 
-  Meeting& meeting_of(const Event& event, const Stage& stage) {
-    const size_t group = stage.among == Among::all ? 0
-                         : stage.among == Among::host
-                             ? static_cast<size_t>(host_of(event.rank))
-                             : static_cast<size_t>(place_of(event.rank));
-    const size_t of_piece = event.item * stages_.size() + event.stage;
+  Meeting& meeting_of(const Action& action) {
+    const Among among = stages_[action.stage].among;
+    const size_t group = among == Among::all ? 0
+                         : among == Among::host
+                             ? static_cast<size_t>(host_of(action.rank))
+                             : static_cast<size_t>(place_of(action.rank));
+    const size_t of_piece = action.item * stages_.size() + action.stage;
     return meetings_[of_piece * groups() + group];
   }
 
-  void arrive(const Event& event, const Stage& stage) {
-    Meeting& meeting = meeting_of(event, stage);
-    const Piece& piece = pieces_[event.item];
+  void arrive(double now, const Action& action) {
+    const Stage& stage = stages_[action.stage];
+    if (!stage.together) return send(now, action);
     // In a ring everybody begins with the last one.
-    const double sent =
-        stage.together ? event.time : send(event.rank, stage, piece, event.time);
-    meeting.last = std::max(meeting.last, sent);
+    Meeting& meeting = meeting_of(action);
     if (++meeting.arrived < size_of(stage.among)) return;
-    const std::vector<int> members = members_of(event.rank, stage.among);
-    double over = meeting.last;
-    if (stage.together) {
-      for (int rank : members)
-        over = std::max(over, send(rank, stage, piece, meeting.last));
-    }
-    for (int rank : members)
-      add(over + stage.wait, What::come, rank, event.stage + 1, event.item);
+    meeting.ring.resize(static_cast<size_t>(meeting.arrived));
+    for (int rank : members_of(action.rank, stage.among))
+      begin_round(now, {What::sent, rank, action.stage, action.item});
+  }
+
+  // A round needs what the one before it has brought. REQUIRES: a ring is among all.
+  void begin_round(double now, const Action& action) {
+    Meeting::Hop& hop = meeting_of(action).ring[static_cast<size_t>(action.rank)];
+    const bool ready = hop.sent == hop.begun && hop.got >= hop.begun;
+    if (!ready || hop.begun == stages_[action.stage].rounds) return;
+    ++hop.begun;
+    send(now, action);
+  }
+  void sent(double now, const Action& action) {
+    const Stage& stage = stages_[action.stage];
+    Meeting& meeting = meeting_of(action);
+    if (!stage.together) return leave(now, action, meeting);
+    ++meeting.ring[static_cast<size_t>(action.rank)].sent;
+    const int next = (action.rank + 1) % cluster_.ranks();
+    add(now + stage.wait, {What::got, next, action.stage, action.item});
+    begin_round(now, action);
+  }
+  void got(double now, const Action& action) {
+    Meeting& meeting = meeting_of(action);
+    Meeting::Hop& hop = meeting.ring[static_cast<size_t>(action.rank)];
+    if (++hop.got == stages_[action.stage].rounds) return leave(now, action, meeting);
+    begin_round(now, {What::sent, action.rank, action.stage, action.item});
+  }
+  // With the last one everybody goes on.
+  void leave(double now, const Action& action, Meeting& meeting) {
+    const Stage& stage = stages_[action.stage];
+    if (++meeting.ended < size_of(stage.among)) return;
+    const double over = now + (stage.together ? 0 : stage.wait);
+    for (int rank : members_of(action.rank, stage.among))
+      add(over, {What::come, rank, action.stage + 1, action.item});
+    meeting.ring = {};
   }
 
   int size_of(Among among) const {
@@ -237,8 +315,11 @@ class Play {
     return members;
   }
 
-  // What a rank sends of a piece in a stage; gives the end.
-  double send(int rank, const Stage& stage, const Piece& piece, double ready) {
+  // What a rank sends of a piece in a stage, or in a round of it.
+  void send(double now, const Action& action) {
+    const Stage& stage = stages_[action.stage];
+    const Piece& piece = pieces_[action.item];
+    const int rank = action.rank;
     const bool crosses =
         !stage.one_of_host || place_of(rank) == cluster_.ranks_per_host - 1;
     const double outside = crosses ? stage.outside_per_byte * piece.payload : 0;
@@ -248,22 +329,15 @@ class Play {
                                                   stage.inside_per_value * piece.values;
     found_.wire_bytes += outside + inside;
     found_.host_bytes += outside;
-    double over = ready;
-    const double rate = cluster_.link_bits / 8 * kGoodput;
-    if (rate > 0 && outside > 0)
-      over = links_[static_cast<size_t>(host_of(rank))].serve(ready, outside / rate);
-    if (cluster_.inside_rate > 0 && inside > 0) {
-      over =
-          std::max(over, ranks_[rank].inside.serve(ready, inside / cluster_.inside_rate));
-    }
-    return std::max(over, transport(rank, outside + inside, stage.messages, ready));
-  }
-
-  // What a core does for it.
-  double transport(int rank, double bytes, double messages, double ready) {
-    const double seconds =
-        bytes * cluster_.transport_seconds_per_byte + messages * cluster_.message_seconds;
-    return seconds > 0 ? cores_of(rank).serve(ready, seconds) : ready;
+    double over = now;
+    if (rate_ > 0 && outside > 0)
+      over = links_[static_cast<size_t>(host_of(rank))].serve(now, outside / rate_);
+    if (cluster_.inside_rate > 0 && inside > 0)
+      over = std::max(over, ranks_[rank].inside.serve(now, inside / cluster_.inside_rate));
+    const double seconds = outside * cluster_.link_seconds_per_byte +
+                           inside * cluster_.transport_seconds_per_byte +
+                           stage.message_seconds;
+    work(now, rank, seconds, true, {What::sent, rank, action.stage, action.item, over});
   }
 
   void end(double time) { found_.seconds = std::max(found_.seconds, time); }
@@ -274,17 +348,19 @@ class Play {
     found_.exposed_seconds = found_.seconds - slowest;
     for (const Server& link : links_)
       found_.link_seconds = std::max(found_.link_seconds, link.busy());
+    found_.cpu_seconds /= cluster_.ranks();
     found_.wire_bytes /= cluster_.ranks();
     found_.host_bytes /= cluster_.hosts;
   }
 
   const Cluster& cluster_;
+  const double rate_;           // of a link, bytes a second
   std::vector<double> slices_;  // seconds of each, by bucket
   std::vector<size_t> first_piece_;
   std::vector<Piece> pieces_;
   std::vector<Stage> stages_;
   std::vector<Rank> ranks_;
-  std::vector<Cores> cores_;
+  std::vector<Cores<Action>> cores_;
   std::vector<Server> links_;
   std::vector<Meeting> meetings_;
   std::priority_queue<Event> waiting_;

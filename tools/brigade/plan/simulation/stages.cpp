@@ -6,16 +6,17 @@
 namespace brigade::tool {
 namespace {
 
-// Of one all-reduce: its bytes for a byte of payload, and its latency.
+// Of one all-reduce: its bytes for a byte of payload, its latency, and what its messages
+// cost a rank.
 struct AllReduce {
-  double bytes, wait, messages;
+  double bytes, wait, message_seconds;
 };
 
 AllReduce ring(const Cluster& c) {
   const double ranks = c.ranks(), between = c.hosts > 1 ? c.hosts - 1 : 0;
   return {2 * (ranks - 1) / ranks,
           2 * (between * c.latency + (ranks - 1 - between) * c.inside_latency),
-          c.nccl ? 0 : 2 * (ranks - 1)};
+          c.nccl ? 0 : 2 * (ranks - 1) * c.ring_message_seconds};
 }
 
 // Two trees over the hosts, each for half of the bytes; inside a host a chain.
@@ -38,6 +39,17 @@ AllReduce all_reduce(const Cluster& c, double payload) {
 // encoded, half decoded and added, half encoded again as means, all decoded.
 constexpr double kPair = 2.5;
 
+// Where all ranks share cores every message of a ring waits for one, behind all the others.
+bool plays_rounds(const Cluster& c) { return !c.nccl && c.shared_by == Sharing::machine; }
+Stage one_round(Stage ring, int ranks) {
+  ring.rounds = 2 * (ranks - 1);
+  for (double* part :
+       {&ring.outside_per_byte, &ring.inside_per_byte, &ring.wait, &ring.message_seconds}) {
+    *part /= ring.rounds;
+  }
+  return ring;
+}
+
 std::vector<Stage> rings(const Cluster& c, const HookCost& cost, double payload) {
   const int phases = std::max(1, cost.kind.phases);
   const AllReduce way = all_reduce(c, payload / phases);
@@ -50,7 +62,8 @@ std::vector<Stage> rings(const Cluster& c, const HookCost& cost, double payload)
              .outside_per_byte = c.hosts > 1 ? way.bytes / phases : 0,
              .inside_per_byte = way.bytes / phases,
              .wait = way.wait,
-             .messages = way.messages};
+             .message_seconds = way.message_seconds};
+  if (plays_rounds(c)) each = one_round(each, c.ranks());
   std::vector<Stage> stages(static_cast<size_t>(phases), each);
   stages.push_back({.work = more * cost.decode_share});
   return stages;
@@ -67,7 +80,7 @@ std::vector<Stage> two_phase(const Cluster& c, bool sparse) {
                     .outside_per_byte = outside,
                     .inside_per_byte = others - outside,
                     .wait = c.hosts > 1 ? c.latency : c.inside_latency,
-                    .messages = c.nccl ? ranks - 1 : 0};
+                    .message_seconds = (ranks - 1) * c.message_seconds};
   std::vector<Stage> stages(2, phase);
   stages[0].work = sparse ? kPicking * others : others / kPair;
   stages[1].work = sparse ? kPicking / ranks : 1 / kPair;
@@ -83,13 +96,14 @@ std::vector<Stage> by_host(const Cluster& c, bool sparse) {
   const Stage inside{.collective = true,
                      .among = Among::host,
                      .wait = c.inside_latency,
-                     .messages = c.nccl ? mates : 0};
+                     .message_seconds = mates * c.host_message_seconds};
   const Stage between{.collective = true,
                       .among = Among::peers,
                       .outside_per_byte = others * part,
                       .wait = c.latency,
-                      .messages = c.nccl ? c.hosts - 1.0 : 0};
+                      .message_seconds = (c.hosts - 1) * c.host_message_seconds};
   std::vector<Stage> stages{inside, between, between, inside, {}};
+  stages[0].takes_turn = stages[2].gives_turn_back = true;
   stages[0].inside_per_value = mates * part * sizeof(float);
   // Adding is half of a codec's work.
   const double adding = mates * part / 2 / kPair;
@@ -105,10 +119,9 @@ std::vector<Stage> by_host(const Cluster& c, bool sparse) {
 std::vector<Stage> stages_of(const Cluster& cluster, const HookCost& cost, double payload) {
   if (cluster.ranks() < 2 || cost.kind.route == Route::none) return {};
   if (cost.kind.route == Route::ring) return rings(cluster, cost, payload);
-  const bool shares = cluster.hosts > 1 && cluster.ranks_per_host > 1;
-  const bool flat = !cost.kind.knows_hosts || cost.spec.find("flat=1") != std::string::npos;
-  return shares && !flat ? by_host(cluster, cost.kind.sparse)
-                         : two_phase(cluster, cost.kind.sparse);
+  return goes_by_host(cost, cluster.hosts, cluster.ranks_per_host)
+             ? by_host(cluster, cost.kind.sparse)
+             : two_phase(cluster, cost.kind.sparse);
 }
 
 }  // namespace brigade::tool

@@ -30,8 +30,13 @@ struct Stage {
   double outside_per_byte = 0;  // to other hosts
   double inside_per_byte = 0;   // to ranks of the same host
   double inside_per_value = 0;
-  double wait = 0;      // seconds of latency: messages that follow one another
-  double messages = 0;  // that cost a rank more than their bytes
+  double wait = 0;             // seconds of latency: messages that follow one another
+  double message_seconds = 0;  // what cores do for its messages, besides their bytes
+  // Of a ring: all of this happens so often, each time when the one before has sent.
+  int rounds = 1;
+  // A piece begins here only with one of kSegmentsAtOnce turns, or gives its turn back.
+  bool takes_turn = false;
+  bool gives_turn_back = false;
 };
 
 // `payload` is a typical piece's, by which NCCL chooses between a ring and trees.
