@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What it costs a job to be watched: watch_cost.py [TURNS [STEPS]].
 
-Two jobs of bench/step_bench stand side by side and take turns of some steps each. The ranks of one write the pages of a real launcher, of which `brigade
-top --every 0.1` draws ten looks a second and a client scrapes --metrics-port once a second, in that job's turns only; the other has no pages and nobody
-beside it. Printed is the ratio of the watched job's step to the other's, median over the rounds, with its quartiles; the same of the quickest tenth of
+Two jobs of bench/step_bench stand side by side. The ranks of one write the pages of a real launcher, of which `brigade top --every 0.1` draws ten looks a
+second and a client scrapes --metrics-port once a second; the other has no pages. The first takes turns of some steps with the other, and with itself while
+nobody looks: two processes with the same work may differ by more than what is looked for here. Printed is the ratio of the watched job's step to that of the other turns, median over the rounds, with its quartiles; the same of the quickest tenth of
 all steps, which other work on the machine disturbs least; and the processor time that launcher and `brigade top` took in these turns, as a share of all cores.
 """
 
@@ -115,20 +115,25 @@ def measure(model, rounds, steps):
         pages = watchers.pages()
         with Team("brigade", RANKS, model, variables=[{"BRIGADE_STATUS_FILE": page} for page in pages]) as seen, Team("brigade", RANKS, model) as unseen:
             watchers.begin()
-            found = ratios([lambda: watched_turn(seen, watchers, steps), lambda: unseen.turn(steps)], rounds, "step")
-            return found, watchers.cpu_seconds / watchers.seconds / os.cpu_count()
+            for against, turn in (("another job, without pages", unseen.turn), ("itself, nobody looking", seen.turn)):
+                found = ratios([lambda: watched_turn(seen, watchers, steps), lambda turn=turn: turn(steps)], rounds, "step")
+                yield against, found, watchers.cpu_seconds / watchers.seconds / os.cpu_count()
     finally:
         watchers.end()
 
 
+def show(what, found, cpu):
+    first, _, third = quantiles(found["per_round"], n=4)
+    print(f"| {what} | {found['ours_ms']:.2f} | {found['other_ms']:.2f} | {median(found['per_round']):.4f} | {first:.4f} to {third:.4f} | "
+          f"{found['p10_ratio']:.4f} | {100 * cpu:.2f} % |", flush=True)
+
+
 def main():
     rounds, steps = ([int(word) for word in sys.argv[1:]] + [40, 100][len(sys.argv) - 1:])
-    print("| model | step ms, watched | not watched | ratio | quartiles over the rounds | of the quickest tenth | watchers' CPU |\n" + "| --- " * 7 + "|")
+    print("| model | against | step ms, watched | not watched | ratio | quartiles over the rounds | of the quickest tenth | watchers' CPU |\n" + "| --- " * 8 + "|")
     for name, model in MODELS.items():
-        found, cpu = measure(model, rounds, steps)
-        first, _, third = quantiles(found["per_round"], n=4)
-        print(f"| {name} | {found['ours_ms']:.2f} | {found['other_ms']:.2f} | {median(found['per_round']):.4f} | {first:.4f} to {third:.4f} | "
-              f"{found['p10_ratio']:.4f} | {100 * cpu:.2f} % |", flush=True)
+        for against, found, cpu in measure(model, rounds, steps):
+            show(f"{name} | {against}", found, cpu)
 
 
 if __name__ == "__main__":
