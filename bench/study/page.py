@@ -31,7 +31,7 @@ class Cell:
     def until(self, accuracy, what):
         """What (seconds, bytes_sent) the runs had used when they first were as accurate; None if one never was."""
         found = [until(row, accuracy, what) for row in self.rows]
-        return None if None in found else mean(found)
+        return None if None in found else median(found)
 
 
 def until(row, accuracy, what):
@@ -74,9 +74,9 @@ class Strict:
         pairs = differences(cell, plain, lambda row, base: (until(row, base["accuracy"], "seconds"), until(base, base["accuracy"], "seconds")))
         there = [pair for pair in pairs if pair[0] is not None]
         self.runs, self.there = len(pairs), len(there)
-        self.seconds = mean(pair[0] for pair in there) if there else None
+        self.seconds = median(pair[0] for pair in there) if there else None
         # Over the seeds that got there.
-        self.sooner = ratio(mean(pair[1] for pair in there), self.seconds) if there else None
+        self.sooner = ratio(median(pair[1] for pair in there), self.seconds) if there else None
         self.all = self.there == self.runs > 0
 
     def columns(self):
@@ -180,8 +180,8 @@ def headlines(rows):
 
 LEGEND = f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Points*, *loss %*: accuracy and loss against
 all-reduce's with the same seed, mean ± deviation of the differences. *Exposed*: the step's time beyond that of `noop`, which sends nothing. *MB sent*: by
-one rank in the whole training, also to ranks of its own host. *Target*: all-reduce's mean final accuracy less {TARGET_POINTS} points; *never*: a seed did not get there.
-*Strict*: all-reduce's own final accuracy with the same seed; where not all seeds got there, how many did."""
+one rank in the whole training, also to ranks of its own host. *Target*: all-reduce's mean final accuracy less {TARGET_POINTS} points, median over the seeds; *never*: a seed did not get there.
+*Strict*: all-reduce's own final accuracy with the same seed, median too; where not all seeds got there, how many did."""
 PLACES = {"loopback": "loopback", "100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "2x2:1gbit": "two hosts of two ranks each, 1 Gbit/s between them"}
 
 
