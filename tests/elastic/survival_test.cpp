@@ -189,12 +189,19 @@ TEST(Elastic, AfterALaterDeathTheRunEqualsOneFromTheCheckpointOfThatMoment) {
 }
 
 TEST(Elastic, TheDemonstrationSurvivesItsDeath) {
-  const CommandResult result = testing::run_command(
-      {built_program("brigade"), "demo", "--kill", "--hook", "fp16"}, within(60));
+  const TemporaryFolder folder;
+  const CommandResult result =
+      testing::run_command({built_program("brigade"), "demo", "--kill", "--hook", "fp16",
+                            "--out", folder.path() + "/out"},
+                           within(60));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("2 workers go on"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("All 3 replicas are identical"), std::string::npos)
       << result.out;
+  std::ifstream report(folder.path() + "/out/report.html");
+  const std::string page(std::istreambuf_iterator<char>(report), {});
+  EXPECT_NE(page.find("rank 1 ended by SIGKILL"), std::string::npos)
+      << "no mark of the generation that followed";
 }
 
 // ---- ends and wrong uses ----------------------------------------------------------------
