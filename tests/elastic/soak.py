@@ -79,7 +79,8 @@ def times_of(folder):
         if mine and deaths and started > deaths[0][0]:
             joined.append(mine[0][0] - started)
     full = sorted(int(line[0]) for line in lines_of(folder / "events") if line[3] == "4")
-    again = [min(later) - when for when, generation in deaths if (later := [ms for ms, of in done if of > generation])]
+    # Who died before it took part belongs to no generation.
+    again = [min(later) - when for when, generation in deaths if (later := [ms for ms, of in done if of > generation and ms >= when])]
     replaced = [next(ms for ms in full if ms >= when) - when for when, _ in deaths if full and full[-1] >= when]
     return len(deaths), {"again_ms": again, "joined_ms": joined, "replaced_ms": replaced}
 

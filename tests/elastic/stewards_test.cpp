@@ -105,6 +105,14 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
   std::vector<int> killed;
   EXPECT_TRUE(becomes([&] { return !(killed = guest.turn().kill).empty(); }));
   EXPECT_EQ(killed, std::vector<int>{7});
+
+  book.hear(now);
+  book.strike_out(who);
+  c10d::PrefixStore hosts("brigade/hosts", store_);
+  const int64_t before = hosts.add("elastic/sent", 0);
+  guest.started(7, 0);
+  ASSERT_TRUE(becomes([&] { return hosts.add("elastic/sent", 0) >= before + 3; }));
+  EXPECT_TRUE(book.hear(now).empty()) << "a guest that was struck out is heard";
 }
 
 TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {

@@ -76,6 +76,9 @@ class BadTrain(InFolder):
             self.refused(2, option, "train", option, "")
             self.refused(2, option, "train", option + "=")
         self.refused(2, "--out", "demo", "--out", "")
+        self.refused(2, "not with --steps", "demo", "--kill", "--steps", 5)
+        self.refused(2, "not with --workers", "demo", "-n", 4, "--kill", "--hook", "fp16")
+        self.refused(2, "one --hook", "demo", "--kill", "--hook", "fp16", "--hook", "int8")
         for command in "info", "selftest", "plan", "bench", "demo":
             self.refused(2, "--json", command, "--json", "")
 

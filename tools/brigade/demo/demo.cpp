@@ -192,6 +192,14 @@ std::string typed(const DemoOptions& options) {
   return text;
 }
 
+// Its training is always the same one.
+void refuse_other_options_than_hook_and_out(const CLI::App& command) {
+  for (const char* name : {"--workers", "--steps", "--batch", "--lr", "--seed", "--link",
+                           "--device", "--json"})
+    if (command.get_option(name)->count() > 0)
+      throw ConfigError(std::string("--kill goes with --hook and --out, not with ") + name);
+}
+
 }  // namespace
 
 void add_demo(CLI::App& app, int& exit_code) {
@@ -232,8 +240,11 @@ void add_demo(CLI::App& app, int& exit_code) {
   auto kill = std::make_shared<bool>(false);
   command->add_flag("--kill", *kill,
                     "instead: kill one of three workers while they train, and go on");
-  command->callback([options, kill, &exit_code] {
-    if (*kill) return demo_kill(options->hooks);
+  command->callback([options, kill, command, &exit_code] {
+    if (*kill) {
+      refuse_other_options_than_hook_and_out(*command);
+      return demo_kill(options->hooks, options->out);
+    }
     exit_code = demo(*options, typed(*options));
   });
 }

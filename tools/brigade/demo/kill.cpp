@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/files/atomic_file.h"
 #include "brigade/error.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/launch.h"
@@ -38,10 +39,11 @@ class ScratchFile {
 
 }  // namespace
 
-void demo_kill(const std::vector<std::string>& hooks) {
+void demo_kill(const std::vector<std::string>& hooks, const std::string& out) {
   if (hooks.size() > 1) throw ConfigError("--kill goes with one --hook");
   const std::string hook = hooks.empty() ? "allreduce" : hooks[0];
   make_hook(hook);  // throws for what it does not know
+  base::check_output_folder(out, "--out");
   std::printf(
       "Three workers train one network on handwritten digits. After 400 steps one kills "
       "itself.\n");
@@ -51,11 +53,11 @@ void demo_kill(const std::vector<std::string>& hooks) {
   options.elastic = ElasticLaunch{.replace = true};
   options.max_restarts = 10;
   options.prefix = false;
-  launch(
-      kWorkers,
-      {"/proc/self/exe", "train", "--elastic", "-n", std::to_string(kWorkers), "--hook",
-       hook, "--kill-at", "400:1", "--evaluate-every", "200", "--replicas", scratch.path()},
-      options);
+  launch(kWorkers,
+         {"/proc/self/exe", "train", "--elastic", "-n", std::to_string(kWorkers), "--hook",
+          hook, "--kill-at", "400:1", "--evaluate-every", "200", "--replicas",
+          scratch.path(), "--out", out},
+         options);
   std::multiset<std::string> replicas;
   std::ifstream file(scratch.path());
   for (std::string line; std::getline(file, line);) replicas.insert(line);
@@ -64,7 +66,10 @@ void demo_kill(const std::vector<std::string>& hooks) {
                 std::to_string(kWorkers) + " workers");
   if (replicas.count(*replicas.begin()) != replicas.size())
     throw Error("the workers' replicas differ");
-  std::printf("All %d replicas are identical, the replacement's too.\n", kWorkers);
+  std::printf(
+      "All %d replicas are identical, the replacement's too.\nThe curve, with its "
+      "generations: %s/report.html\n",
+      kWorkers, out.c_str());
 }
 
 }  // namespace brigade::tool
