@@ -5,6 +5,7 @@ from statistics import mean, median, stdev
 from runs import Run
 from tasks import TASKS
 
+ROUNDING = 1e-6  # evaluations are kept with six digits
 TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final accuracy less so many points
 
 
@@ -36,7 +37,7 @@ class Cell:
 
 def until(row, accuracy, what):
     """None: it never was as accurate."""
-    return next((at[what] for at in row["evaluations"] if at["accuracy"] >= accuracy), None)
+    return next((at[what] for at in row["evaluations"] if at["accuracy"] >= accuracy - ROUNDING), None)
 
 
 def cells(rows):

@@ -51,6 +51,16 @@ class Page(unittest.TestCase):
         rows[3] = row("int8", 0.97, 100, seed=2, place="100mbit", seconds=(1, 2))
         self.assertIn("reached | 4.0 × sooner, 2 seeds", page.headlines(rows).splitlines()[6])
 
+    def test_an_accuracy_that_was_rounded_when_it_was_kept_is_the_same_accuracy(self):
+        exact = 348 / 359
+        rows = [row(hook, exact, sent, place="100mbit", seconds=seconds) for hook, sent, seconds in (("allreduce", 400, (4, 8)), ("int8", 100, (1, 2)))]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "results.jsonl"
+            for one in rows:
+                Results(path).add(one)
+            kept = list(Results(path).rows.values())
+        self.assertIn("reached | 4.0 × sooner, 1 seeds", page.headlines(kept).splitlines()[6])
+
     def test_losses_are_compared_seed_by_seed(self):
         mean = "diloco=15:lr=1,momentum=0+int8"
         rows = [row("allreduce", 0.97, 400, loss=1.0), row("allreduce", 0.97, 400, seed=2, loss=2.0),
