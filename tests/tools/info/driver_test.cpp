@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/program.h"
+#include "tools/common/program.h"
 
 namespace brigade::testing {
 namespace {
