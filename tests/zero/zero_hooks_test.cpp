@@ -126,7 +126,7 @@ TEST(ZeroHooks, WholeBucketsBelongToOneRankOnceTheyAreMadeAnew) {
 // Without a model at hand, as from Python, the buckets that come by tell the owners. State
 // moves then, which waits for the other ranks: no station's thread may do that.
 TEST(ZeroHooks, OwnersChangeOnTheThreadOfBackward) {
-  run_ranks(2, [](ProcessGroup group) {
+  run_ranks(3, [](ProcessGroup group) {
     for (const bool interleaved : {false, true}) {
       const Setting setting;
       Tower net = make_tower();
