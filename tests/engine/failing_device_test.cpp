@@ -19,6 +19,7 @@ using testing::make_bucket;
 using testing::run_ranks;
 
 const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
+c10::DeviceIndex devices = 0;  // none, for the other tests of this program
 int records_left = 0;  // events that can be recorded before the device fails, for good
 
 // Streams and events of a device that computes nothing. LibTorch keeps the type free for
@@ -35,7 +36,7 @@ struct FailingDevice : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUs
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 0; }  // none to be found
+  c10::DeviceIndex deviceCount() const noexcept override { return devices; }
 
  private:
   static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
@@ -44,6 +45,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, FailingDevice)
 
 // Its values are never looked at.
 at::Tensor on_device(std::vector<float>& values) {
+  devices = 1;
   return at::from_blob(
       values.data(), {static_cast<int64_t>(values.size())}, [](void*) {},
       at::TensorOptions(at::kFloat).device(kDevice), kDevice);
