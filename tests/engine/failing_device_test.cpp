@@ -1,5 +1,6 @@
 // A device that fails, at any point of a bucket's way: the bucket's future says so, and
-// nothing waits or ends for it.
+// nothing waits or ends for it. The last event is the future's own, which records it when
+// it is complete already: then the next pass says so.
 #include <ATen/ATen.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gmock/gmock.h>
@@ -78,8 +79,15 @@ Outcome run_with(const ProcessGroup& group, int records) {
   records_left = records;
   const auto future = engine->run(make_bucket(0, 1, on_device(values)));
   Outcome outcome{future->completed(), engine->busy(), ""};
-  if (outcome.completed && future->hasError())
+  if (outcome.completed && future->hasError()) {
     outcome.error = future->tryRetrieveErrorMessage();
+  } else {
+    try {
+      engine->throw_if_any_rank_failed();
+    } catch (const HookError& error) {
+      outcome.error = error.what();
+    }
+  }
   engine->close();
   return outcome;
 }
