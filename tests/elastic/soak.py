@@ -36,7 +36,7 @@ END = re.compile(r"end rank \d+ of \d+ steps (\d+) kept (\d+) hash (\d+) at \S* 
 def run_job(bin_folder, hook, kills, mean_ms, folder):
     words = [bin_folder / "brigade", "run", "--elastic", "--replace", "--max-restarts", 10 * kills, "-n", 4]
     words += [bin_folder / "elastic_trainer", folder, f"hook={hook}", f"kills={kills}", f"mean_ms={mean_ms}"]
-    words += ["samples=64", f"epochs={70 * kills}", "pause_ms=2"]
+    words += ["samples=64", f"epochs={70 * kills * mean_ms // 3000}", "pause_ms=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIGADE_TIMEOUT": "20"}
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=60 + 20 * kills, env=environment)
 
