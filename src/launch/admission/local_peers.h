@@ -2,9 +2,9 @@
 #pragma once
 #include <sys/types.h>
 
+#include <map>
 #include <set>
 #include <string>
-#include <vector>
 
 namespace brigade::launching {
 
@@ -30,7 +30,8 @@ class LocalPeers {
   void look_for_sockets();
 
   std::string mark_;
-  std::vector<pid_t> members_;
+  // And when they were started: the number of one that has ended may be another's.
+  std::map<pid_t, unsigned long long> members_;
   // Of the members' sockets, as last seen.
   std::set<unsigned long> inodes_;
   // Users of members whose descriptors this process may not see.
