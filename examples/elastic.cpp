@@ -29,5 +29,6 @@ int main() {
     torch::NoGradGuard no_grad;
     at::Tensor loss = torch::mse_loss(model->forward(inputs), targets);
     std::printf("epoch %d: loss %.6f\n", static_cast<int>(epoch + 1), loss.item<double>());
+    std::fflush(stdout);
   }
 }

@@ -261,6 +261,11 @@ class BRIGADE_API DdpCore {
   // Collective, between iterations. If the next forward pass would make the buckets anew,
   // makes them now.
   void rebuild_buckets();
+  // The names of the parameters in each bucket, as they are now; none after leave_group().
+  std::vector<std::vector<std::string>> bucket_layout() const;
+  // Between iterations, with the same names on all ranks: goes on with these buckets, as a
+  // new model does with DdpOptions::first_buckets. Throws ConfigError as that does.
+  void begin_with_buckets(const std::vector<std::vector<std::string>>& names);
   Watch watch() const;
 
  private:

@@ -35,13 +35,13 @@ torch_port::ReducerOptions reducer_options(const DdpOptions& options) {
   return out;
 }
 
-// The options' first buckets as indices into `names`. Throws unless each name is there
-// once.
-std::vector<std::vector<size_t>> bucket_indices(const DdpOptions& options,
-                                                const std::vector<std::string>& names) {
+// Buckets of names as indices into `names`. Throws unless each of these is there once.
+std::vector<std::vector<size_t>> bucket_indices(
+    const std::vector<std::vector<std::string>>& by_name,
+    const std::vector<std::string>& names) {
   std::vector<std::vector<size_t>> buckets;
   std::set<std::string> missing(names.begin(), names.end());
-  for (const auto& bucket : options.first_buckets) {
+  for (const auto& bucket : by_name) {
     auto& indices = buckets.emplace_back();
     for (const std::string& name : bucket) {
       if (!missing.erase(name)) {
@@ -120,7 +120,7 @@ std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   }
   if (options.mixed_precision) check_batch_norms(model, *options.mixed_precision);
   check_ignored_names(model, options.parameters_to_ignore);
-  bucket_indices(options, trained_names(model, options));
+  bucket_indices(options.first_buckets, trained_names(model, options));
   const auto& parameters = model.parameters;
   std::set<at::DeviceType> devices;
   bool trains = false;
@@ -167,12 +167,15 @@ std::string quoted(const std::vector<std::string>& names,
 
 // ---- State ------------------------------------------------------------------------------
 
-void DdpCore::State::make_reducer() {
+void DdpCore::State::make_reducer() { make_reducer(options.first_buckets); }
+
+void DdpCore::State::make_reducer(const std::vector<std::vector<std::string>>& buckets) {
+  const auto first_buckets = bucket_indices(buckets, names);
   restore_full_precision();
   logger.reset();
   reducer.reset();  // before the next one: its hooks on the parameters must be gone
   auto made_of = reducer_options(options);
-  made_of.first_buckets = bucket_indices(options, names);
+  made_of.first_buckets = first_buckets;
   try {
     reducer = torch_port::make_reducer(trained, names, sparse, collectives(), made_of);
   } catch (const c10::Error& error) {
@@ -240,10 +243,6 @@ void DdpCore::State::meet_before_forward() try {
 } catch (const c10::Error& error) {
   if (engine) engine->throw_if_any_rank_failed();
   throw_ours("forward", group, error);
-}
-
-void DdpCore::State::rebuild_buckets() {
-  if (reducer->rebuild_buckets()) layout_agreed = false;
 }
 
 void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) try {
@@ -445,10 +444,7 @@ DdpLoggingData DdpCore::logging_data() const {
   out.initial_bucket_bytes = s.initial_bucket_bytes;
   out.has_rebuilt_buckets = data.ints_map["has_rebuilt_buckets"] != 0;
   out.bucket_bytes = s.logger->get_bucket_sizes();
-  for (const auto& indices : s.logger->get_per_bucket_variable_indices()) {
-    auto& bucket = out.bucket_parameters.emplace_back();
-    for (size_t index : indices) bucket.push_back(s.names.at(index));
-  }
+  out.bucket_parameters = bucket_layout();
   out.forward_compute = time("avg_forward_compute_time");
   out.backward_compute = time("avg_backward_compute_time");
   out.backward_communication = time("avg_backward_comm_time");
@@ -464,8 +460,6 @@ const std::vector<bool>& DdpCore::sparse_gradients() const { return state_->spar
 bool DdpCore::trains(const at::Tensor& tensor) const {
   return state_->name_of.contains(tensor.unsafeGetTensorImpl());
 }
-
-void DdpCore::rebuild_buckets() { state_->rebuild_buckets(); }
 
 // ---- Watch ------------------------------------------------------------------------------
 

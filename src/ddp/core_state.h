@@ -103,6 +103,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   at::Device device() const { return trained.front().device(); }
 
   void make_reducer();
+  // With these buckets, of names, at first; none: as the Reducer makes them.
+  void make_reducer(const std::vector<std::vector<std::string>>& buckets);
   // The model's tensors are its own again, should low-precision copies stand in for them.
   void restore_full_precision();
   void drop_low_precision() noexcept;

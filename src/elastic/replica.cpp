@@ -8,6 +8,7 @@
 
 #include "brigade/error.h"
 #include "brigade/revertible_hook.h"
+#include "checkpoint/buckets.h"
 
 namespace brigade::elastic {
 namespace {
@@ -135,9 +136,32 @@ void Replica::load(States states) {
   if (core_.hook()) core_.hook()->load_state(hook);
 }
 
+void Replica::note_buckets() {
+  if (auto layout = core_.bucket_layout(); !layout.empty()) buckets_ = std::move(layout);
+}
+
+void Replica::take_up_buckets(const ProcessGroup& group, int source) {
+  const bool mine = group.rank() == source;
+  const auto texts =
+      group.gather_texts("elastic buckets", mine ? checkpoint::text_of(buckets_) : "");
+  const auto layout = checkpoint::buckets_of(texts[static_cast<size_t>(source)]);
+  if (layout != core_.bucket_layout()) core_.begin_with_buckets(layout);
+}
+
 std::vector<CheckpointPart> Replica::checkpoint_parts() {
   std::vector<CheckpointPart> parts = parts_;
   parts.push_back(hook_part(core_, kHook));
+  CheckpointPart buckets = bucket_part(core_);
+  buckets.load = [this](SavedPart saved) {
+    const auto found = saved.states.at(0).values.find("layout");
+    if (found == saved.states.at(0).values.end())
+      throw CheckpointError("it does not say which parameters share a bucket");
+    return [this, layout = checkpoint::buckets_of(found->second)] {
+      core_.begin_with_buckets(layout);
+      note_buckets();
+    };
+  };
+  parts.push_back(std::move(buckets));
   CheckpointPart steps{.name = "steps"};
   steps.save = [this] {
     PartState state;

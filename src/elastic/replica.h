@@ -39,6 +39,11 @@ class Replica {
   // the bytes that travelled, and says for how long.
   int64_t adopt(const ProcessGroup& group, int source, int64_t step,
                 std::chrono::milliseconds& transfer);
+  // What hooks send depends on the layout of the buckets: a rank that is about to leave its
+  // group notes it, and those who go on begin with that of `source`. The latter is
+  // collective.
+  void note_buckets();
+  void take_up_buckets(const ProcessGroup& group, int source);
   // All of it, and the number of steps: for a checkpoint of the whole run.
   std::vector<CheckpointPart> checkpoint_parts();
   // Of what must be equal on all ranks.
@@ -56,6 +61,7 @@ class Replica {
   bool apart_ = false;
   Own own_;
   int64_t step_ = -1;
+  std::vector<std::vector<std::string>> buckets_;  // as last noted
   const bool takes_back_;
   // The hook of the last commit, and what it kept then, unless it takes steps back itself.
   std::weak_ptr<Hook> committed_;

@@ -43,6 +43,12 @@ bool speaks_of_a_lost_peer(const std::string& text) {
       kPhrases, [&](const char* phrase) { return text.find(phrase) != std::string::npos; });
 }
 
+bool has_newcomers(const std::vector<int>& members, const std::vector<int>& before) {
+  return std::ranges::any_of(members, [&](int member) {
+    return std::ranges::find(before, member) == before.end();
+  });
+}
+
 // The gradients of this pass become zero before anybody sees them.
 class Muted {
  public:
@@ -263,6 +269,7 @@ void ElasticTraining::State::form_after(const std::string& why) {
 
 void ElasticTraining::State::leave(const std::string& failure) {
   job->leave(failure);
+  replica.note_buckets();
   core.leave_group();
   replica.take_back();
 }
@@ -276,6 +283,7 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
     if (!place) return false;
     // Not before all have come here: some may still have been in the step that I had done.
     if (failure.empty()) leave("");
+    const bool newcomers = replica.step() >= 0 && has_newcomers(place->members, members);
     if (std::exchange(members, place->members) != place->members) tries = 0;
     try {
       int64_t bytes = 0;
@@ -283,7 +291,9 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
       tell(place->why, since, bytes);
       return true;
     } catch (const std::exception& error) {
-      if (!is_lost_peer(error)) throw;
+      // A newcomer that is not like the others ends; those who have the state go on.
+      const bool goes = newcomers && dynamic_cast<const MismatchError*>(&error);
+      if (!goes && !is_lost_peer(error)) throw;
       failure = base::text_of(error);
       check_tries(failure);
     }
@@ -329,6 +339,7 @@ void ElasticTraining::State::take_up_state(int64_t& bytes) {
     bytes = replica.adopt(group, static_cast<int>(most - progress.begin()),
                           std::max<int64_t>(*most, 0) / 2, transfer);
   }
+  if (*most >= 0) replica.take_up_buckets(group, static_cast<int>(most - progress.begin()));
   const auto hashes = group.gather_texts("elastic state", replica.hash());
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;

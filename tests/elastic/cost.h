@@ -24,17 +24,17 @@ inline double median(std::vector<double> values) {
 }
 
 // `rounds` times `steps` steps of each kind. Prints the medians, on rank 0.
-inline void measure(const std::string& hook, int64_t width, int rounds, int steps) {
+inline void measure(const std::string& hook, int64_t width, int64_t batch, int rounds,
+                    int steps) {
   using Clock = std::chrono::steady_clock;
-  constexpr int64_t kBatch = 64;
   auto job = brigade::join_job({.backend = "gloo"});
   auto net = make_net(width);
   brigade::DistributedDataParallel ddp(net, job.group());
   torch::optim::SGD optimizer(ddp->parameters(), 0.001);
-  brigade::ElasticSampler sampler(1 << 20, kBatch);
+  brigade::ElasticSampler sampler(1 << 24, batch);
   brigade::ElasticTraining training(job, ddp, optimizer, sampler);
   if (hook != "none") ddp->set_hook(brigade::make_hook(hook));
-  const auto x = torch::randn({kBatch, 64});
+  const auto x = torch::randn({batch, 64});
 
   training.next();  // forms the group
   training.step([&] { ddp->forward(x).mean().backward(); });
@@ -70,9 +70,10 @@ inline void measure(const std::string& hook, int64_t width, int rounds, int step
   }
   if (training.group().rank() == 0) {
     std::printf(
-        "cost: %s, width %lld, %d ranks: %.0f us a step plain, %.0f elastic, ratio %.4f\n",
-        hook.c_str(), static_cast<long long>(width), training.group().size(),
-        median(without), median(with), median(ratios));
+        "cost: %s, width %lld, batch %lld, %d ranks: %.0f us a step plain, %.0f elastic, "
+        "ratio %.4f\n",
+        hook.c_str(), static_cast<long long>(width), static_cast<long long>(batch),
+        training.group().size(), median(without), median(with), median(ratios));
   }
 }
 

@@ -121,6 +121,23 @@ TEST(Elastic, AStoppedWorkerIsGivenUpAndEnded) {
   expect_good_end(outcome, 2);
 }
 
+TEST(Elastic, AReplacementThatIsNotLikeTheOthersEndsAndTheyGoOn) {
+  const Outcome outcome =
+      run({"-n", "3", "--replace", "--max-restarts", "1"},
+          {"kills=1", "samples=60", "epochs=60", "pause_ms=3", "at=next:5:1", "misfit=1"});
+  expect_good_end(outcome, 2);
+  EXPECT_NE(outcome.command.err.find("MismatchError"), std::string::npos)
+      << outcome.command.err;
+}
+
+TEST(Elastic, NoReplacementIsStartedWhereNoneIsAllowed) {
+  const Outcome outcome = run({"-n", "2", "--replace", "--max-restarts", "0"},
+                              {"kills=1", "samples=60", "epochs=2", "at=next:5:1"});
+  expect_good_end(outcome, 1);
+  EXPECT_NE(outcome.command.err.find("the others go on\n"), std::string::npos)
+      << outcome.command.err;
+}
+
 TEST(Elastic, RanksThatTrainApartMeetAgain) {
   const Outcome undisturbed = run({"-n", "2"}, {"samples=60", "epochs=2", "apart=4"});
   expect_good_end(undisturbed, 2);
@@ -186,6 +203,9 @@ TEST(Elastic, AfterALaterDeathTheRunEqualsOneFromTheCheckpointOfThatMoment) {
   // the hook has none where three save; where it has, two save a step after the death.
   expect_to_go_on_as_from_a_checkpoint(std::string(kBatched) + ",ef=0", 12);
   expect_to_go_on_as_from_a_checkpoint(kPowerSGD, 11);
+  // What these send depends on the layout of the buckets, which must go on, too.
+  expect_to_go_on_as_from_a_checkpoint("hook=int8", 11);
+  expect_to_go_on_as_from_a_checkpoint(kBatched, 11);
 }
 
 TEST(Elastic, TheDemonstrationSurvivesItsDeath) {

@@ -3,6 +3,7 @@
 //
 //   elastic_trainer FOLDER key=value …
 //   cost=ROUNDS, transfer=MB  measure instead, see cost.h
+//   late=N misfit=N, see below
 //   end_file=1   ends some steps after there is a file FOLDER/end
 //   apart=PERIOD with DiLoCo's outer step if outer=1
 //   checkpoint=N after every N steps, in FOLDER/checkpoint
@@ -57,6 +58,11 @@ void wait_for_survivors(const Arguments& arguments) {
     }
     usleep(5'000);
   }
+}
+
+// misfit=N: who comes after a death has N samples more than the others.
+int64_t misfit(const Arguments& arguments) {
+  return fs::exists(arguments.folder + "/deaths") ? arguments.number("misfit", 0) : 0;
 }
 
 struct NetImpl : torch::nn::Module {
@@ -176,7 +182,7 @@ class Trainer {
   void say_end();
 
   const Arguments& arguments_;
-  const int64_t samples_ = arguments_.number("samples", 64);
+  const int64_t samples_ = arguments_.number("samples", 64) + misfit(arguments_);
   const int64_t epochs_ = arguments_.number("epochs", 4);
   Reaper& reaper_;  // its thread outlives this object
   const Appointments appointments_;
@@ -347,6 +353,7 @@ int main(int argc, char** argv) {
     if (arguments.values.contains("cost")) {
       return elastic_cost::measure(arguments.text("hook", "none"),
                                    arguments.number("width", 512),
+                                   arguments.number("batch", 64),
                                    static_cast<int>(arguments.number("cost", 20)), 20);
     }
     if (arguments.values.contains("transfer"))

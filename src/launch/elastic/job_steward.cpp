@@ -61,9 +61,10 @@ void JobSteward::started(int worker, int local_rank) {
 }
 
 int JobSteward::to_come() const {
-  int count = static_cast<int>(to_start_.size()) + (options_.replace ? restarts_left_ : 0);
+  auto count = static_cast<int64_t>(to_start_.size());
+  if (options_.replace) count += restarts_left_;
   for (const auto& [number, guest] : guests_) count += guest.to_start;
-  return count;
+  return static_cast<int>(std::min<int64_t>(count, std::numeric_limits<int>::max()));
 }
 
 bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string& how) {
@@ -79,7 +80,9 @@ bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string&
   }
   // A program that does not call join_job() ends as it always did.
   if (!membership_->known() && !ended_well) {
-    over_ = (host_of(worker) ? how + "; " : "") + "no worker has called join_job() yet";
+    over_ = (host_of(worker) ? how + "; " : "") +
+            "no worker has called join_job(), so --elastic is of no use to it; "
+            "without it --max-restarts starts all again";
     return false;
   }
   membership_->ended(worker, how, steady_clock::now());

@@ -163,7 +163,7 @@ void Membership::finish() {
 
 std::string Membership::why_over(int to_come) const {
   if (finished_) return {};
-  const auto living = static_cast<int>(workers_.size());
+  const auto living = static_cast<int64_t>(workers_.size());
   const bool held = std::ranges::any_of(
       workers_, [](const auto& entry) { return entry.second.holds_state; });
   if (formed_ && !held)

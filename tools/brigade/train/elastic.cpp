@@ -122,6 +122,10 @@ class ElasticRun {
     if (done) report::show_loss(loss);
     const auto step = training_.steps();
     if (done) note(loss, std::chrono::steady_clock::now() - begin);
+    if (done && !std::isfinite(loss)) {
+      throw Error("step " + std::to_string(step) + ": the loss is " + std::to_string(loss) +
+                  "; a smaller --lr may help");
+    }
     if (!done || !speaks() || options_.evaluate_every == 0 ||
         step % options_.evaluate_every != 0)
       return;
