@@ -58,6 +58,19 @@ bool stands_still(pid_t pid) {
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
+// Whether an error is one of another rank, which all ranks are told: it begins with that
+// rank, behind its type if it has one ("brigade::HookError: rank 1: hook …").
+bool is_about_another(const std::string& message, int rank) {
+  const size_t type = message.substr(0, message.find('\n')).find(": ");
+  for (const size_t begin : {size_t{0}, type == std::string::npos ? 0 : type + 2}) {
+    int named = -1, length = 0;
+    if (std::sscanf(message.c_str() + begin, "rank %d%n", &named, &length) == 1 &&
+        message[begin + static_cast<size_t>(length)] == ':')
+      return named != rank;
+  }
+  return false;
+}
+
 class Attempt {
  public:
   Attempt(const AttemptPlan& plan, const WorkerBody& body, const LaunchOptions& options,
@@ -242,6 +255,7 @@ void Attempt::collect_exits() {
   if (ending_) return;
   for (const Worker& worker : workers_) {
     if (!worker.failed) continue;
+    if (plan_.steward) result_.over = plan_.steward->over();
     if (plan_.steward || !lost_its_peer(worker)) return end_all(SIGTERM);
     if (!settle_until_) settle_until_ = steady_clock::now() + kSettle;
   }
@@ -364,15 +378,19 @@ bool Attempt::lost_its_peer(const Worker& worker) const {
   // Gloo writes to a connection that has gone as to any other.
   if (worker.failed && worker.signal == SIGPIPE) return true;
   if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
-  constexpr std::array kPhrases{"Connection closed by peer", "Connection reset by peer",
-                                "Broken pipe", "remote process exited",
+  constexpr std::array kPhrases{"Connection closed by peer",
+                                "Connection reset by peer",
+                                "Broken pipe",
+                                "remote process exited",
+                                "pair closure",
                                 "NCCL communicator was aborted"};
   const auto says = [&](const std::string& text) {
     return std::ranges::any_of(kPhrases, [&](const char* phrase) {
       return text.find(phrase) != std::string::npos;
     });
   };
-  if (const auto error = recorded(worker)) return says(error->message);
+  if (const auto error = recorded(worker))
+    return says(error->message) || is_about_another(error->message, worker.rank);
   const LastLines lines = worker.streams->last_lines();
   return std::ranges::any_of(lines.own(), says) || std::ranges::any_of(lines.rest(), says);
 }

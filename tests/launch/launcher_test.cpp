@@ -128,6 +128,24 @@ TEST(Launch, TheFirstFailureIsShownNotItsPeersEcho) {
   EXPECT_EQ(error.failure()->message, "std::runtime_error: the cause");
 }
 
+TEST(Launch, ARankThatWasToldOfAnothersErrorIsNotTheCause) {
+  for (const char* text :
+       {"rank 1: hook 'mine', bucket 0", "Application timeout caused pair closure"}) {
+    Shared shared;
+    const LaunchError error = failure_of(2, [&](int rank) {
+      if (rank == 0) {
+        shared.counts[0] = 1;
+        throw Error(text);
+      }
+      shared.wait_for(0);
+      usleep(200'000);
+      throw Error("rank 1: hook 'mine', bucket 0");
+    });
+    ASSERT_TRUE(error.failure());
+    EXPECT_EQ(error.failure()->rank, 1) << error.what();
+  }
+}
+
 TEST(Launch, AWorkerThatDiedWritingToItsLostPeerIsNotTheCause) {
   const LaunchError error = failure_of(2, [](int rank) {
     if (rank == 0) raise(SIGPIPE);
