@@ -275,7 +275,9 @@ TEST_F(StrangersToTwoHosts, WithASecretOnePortIsOpenAndWorkersUseTheNetworkBetwe
   for (Command* command : {first.get(), second.get()}) {
     const CommandResult result = command->finish();
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_FALSE(has(result, "brigade")) << result.err;
+    EXPECT_FALSE(has(result, "brigade: ")) << result.err;
+    EXPECT_FALSE(has(result, "brigade run: ")) << result.err;
+    EXPECT_FALSE(has(result, "frame #")) << result.err;
     EXPECT_NE(result.out.find("sum 10 restarts 0"), std::string::npos) << result.out;
   }
 }

@@ -1,6 +1,5 @@
 #include "common/shaped_link.h"
 
-#include <c10/util/Logging.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -15,13 +14,13 @@
 #include <sstream>
 
 #include "brigade/error.h"
+#include "common/libtorch_log.h"
 #include "common/options/number_text.h"
 #include "common/options/quantities.h"
 
 namespace brigade::tool {
 namespace {
 
-constexpr int kLogErrors = 2;           // LibTorch's level
 constexpr std::uint16_t kPort = 29600;  // of the link's own network: nobody else is there
 
 // A fresh network namespace, held by a descriptor.
@@ -184,8 +183,7 @@ ProcessGroup ShapedLink::join(int rank,
         "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"}) {
     unsetenv(name);
   }
-  // These hosts have no names; LibTorch warns of that for each connection.
-  FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kLogErrors);
+  log_only_errors_of_libtorch();  // these hosts have no names
   ProcessGroupOptions options;
   options.backend = "gloo";
   options.init_method = "tcp://" + address(0) + ":" + std::to_string(kPort);

@@ -14,6 +14,7 @@
 #include "brigade/launch.h"
 #include "common/accelerator.h"
 #include "common/command.h"
+#include "common/libtorch_log.h"
 #include "common/options/metrics_option.h"
 
 namespace brigade::tool {
@@ -30,7 +31,7 @@ struct RunArguments {
   std::string backend = "static";
   std::string run_id;
   std::string secret;
-  int max_restarts = 0;
+  std::optional<int> max_restarts = std::nullopt;  // not given: 0, or kReplacements
   bool elastic = false;
   std::string join;
   std::optional<int> min_workers;
@@ -176,7 +177,7 @@ std::optional<ElasticLaunch> elastic_from(const RunArguments& arguments) {
 RunArguments with_join_spelled_out(RunArguments arguments) {
   if (arguments.join.empty()) return arguments;
   if (arguments.replace || arguments.min_workers || arguments.grace_ms ||
-      arguments.max_restarts || arguments.standalone) {
+      arguments.max_restarts.value_or(0) || arguments.standalone) {
     throw ConfigError(
         "--join goes without --replace, --max-restarts, --min-workers, --grace and "
         "--standalone: the host that began the job decides these");
@@ -198,11 +199,10 @@ LaunchOptions options_from(const RunArguments& given) {
   if (!arguments.standalone) set_master(arguments, options);
   options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
-  options.max_restarts = arguments.max_restarts;
+  const int replacements = arguments.elastic && arguments.replace ? kReplacements : 0;
+  options.max_restarts = arguments.max_restarts.value_or(replacements);
   options.elastic = elastic_from(arguments);
   if (options.elastic) options.elastic->min_nodes = nodes.least;
-  if (options.elastic && arguments.replace && arguments.max_restarts == 0)
-    options.max_restarts = kReplacements;
   options.metrics_port = arguments.metrics_port;
   options.log_dir = arguments.log_dir;
   options.redirects = streams(arguments.redirects, "--redirects");
@@ -247,6 +247,7 @@ void run(const RunArguments& arguments, const std::vector<std::string>& program)
         "brigade run: OMP_NUM_THREADS=%d for each of %d workers; set it to change that\n",
         threads_per_worker(workers), workers);
   }
+  log_only_errors_of_libtorch();
   launch(workers, command, options);
 }
 
