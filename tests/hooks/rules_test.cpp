@@ -136,6 +136,22 @@ TEST(Rules, RefuseAModelWithAParameterThatNothingFits) {
   });
 }
 
+TEST(Rules, SayWhichOfThemDecideForNothing) {
+  run_ranks(1, [](ProcessGroup group) {
+    Rig rig(group, "rules:embed*=int8;p1=fp16;*=allreduce", kRuleShapes);
+    const std::vector<std::string> history = rig.ddp->hook_stats().history;
+    ASSERT_EQ(history.size(), 1u);
+    EXPECT_EQ(history[0], "the rule 'embed*' decides for no parameter of this model");
+    try {
+      rig.ddp->set_hook(make_hook("rules:module.p1=fp16;*=allreduce"));
+      ADD_FAILURE() << "it was taken";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("without the 'module.'"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
 // One that sees some of the buckets only must still know when a step is over.
 TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   run_ranks(2, [](ProcessGroup group) {

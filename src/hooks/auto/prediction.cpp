@@ -227,7 +227,8 @@ class Simulation {
 
 HookKind kind_of(std::string_view name) {
   if (name == "noop") return {Route::none, 0, false};
-  if (name == "allreduce" || name == "randomk") return {Route::ring, 1, false};
+  if (name == "allreduce") return {Route::ring, 1, false};
+  if (name == "randomk") return {.route = Route::ring, .phases = 1, .sparse = true};
   if (name == "powersgd" || name == "batched_powersgd") return {Route::ring, 2, true};
   if (name == "topk") return {.route = Route::all_to_all, .phases = 2, .sparse = true};
   if (name == "fixed") return {Route::all_to_all, 2, false, false};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/buffer_pool.h"
 #include "brigade/hook_parts.h"
@@ -73,6 +74,7 @@ class Rules : public Hook, public RevertibleHook {
   void set_parameters(std::span<const std::string> names) override {
     std::map<const Branch*, std::vector<std::string>> of_branch;
     for (const std::string& name : names) of_branch[&branch_for(name)].push_back(name);
+    note_idle(names);
     for (Branch& branch : branches_) {
       const std::vector<std::string>& own = of_branch[&branch];
       branch.hook->set_parameters(own);
@@ -133,6 +135,8 @@ class Rules : public Hook, public RevertibleHook {
   }
   std::vector<std::string> history() const override {
     std::vector<std::string> all;
+    for (const std::string& pattern : idle_)
+      all.push_back("the rule '" + pattern + "' decides for no parameter of this model");
     for (const Branch& branch : branches_) {
       for (const std::string& line : branch.hook->history())
         all.push_back(branch.label + ": " + line);
@@ -142,11 +146,33 @@ class Rules : public Hook, public RevertibleHook {
 
  private:
   Branch& branch_for(const std::string& name) {
+    return branches_[branch_of_rule_[rule_for(name)]];
+  }
+
+  size_t rule_for(const std::string& name) const {
     for (size_t index = 0; index < rules_.size(); ++index) {
-      if (fits(rules_[index].pattern, name)) return branches_[branch_of_rule_[index]];
+      if (fits(rules_[index].pattern, name)) return index;
     }
     throw ConfigError("rules: no rule fits the parameter '" + name +
                       "'; a last rule '*=HOOK' fits all that are left");
+  }
+
+  // Rules for many models may well have some that one model does not need. A name as DDP's
+  // own named_parameters() shows it is a mistake.
+  void note_idle(std::span<const std::string> names) {
+    std::set<size_t> used;
+    for (const std::string& name : names) used.insert(rule_for(name));
+    idle_.clear();
+    for (size_t index = 0; index < rules_.size(); ++index) {
+      const std::string& pattern = rules_[index].pattern;
+      if (used.contains(index)) continue;
+      if (pattern.starts_with("module."))
+        throw ConfigError("rules: '" + pattern +
+                          "' fits no parameter; names are the model's own, without the "
+                          "'module.' of DistributedDataParallel: '" +
+                          pattern.substr(7) + "'");
+      idle_.push_back(pattern);
+    }
   }
 
   // By branch, in the order of the rules.
@@ -190,7 +216,8 @@ class Rules : public Hook, public RevertibleHook {
   const std::vector<Rule> rules_;
   std::vector<Branch> branches_;
   std::vector<size_t> branch_of_rule_;
-  base::BufferPool pool_;  // for parts that do not lie together
+  std::vector<std::string> idle_;  // patterns of rules that decide for no parameter
+  base::BufferPool pool_;          // for parts that do not lie together
 };
 
 }  // namespace

@@ -222,13 +222,17 @@ TEST(PlanAdvice, ACoarserHookMustSaveTenPercentMoreThanAMoreExactOne) {
   EXPECT_EQ(advise(all).choice, 2U);
 }
 
-TEST(PlanAdvice, BatchedPowerSgdIsAdvisedOnlyWhereThereIsNoPowerSgd) {
+TEST(PlanAdvice, HooksThatTrainWorseAreAdvisedOnlyWhereThereIsNoPowerSgd) {
   const Candidate exact = candidate("allreduce", 1e-5, 100);
   const Candidate power = candidate("powersgd:rank=2,start=0", 1, 40);
-  const Candidate batched = candidate("batched_powersgd:rank=2,start=0", 1, 20);
-  EXPECT_EQ(advise({exact, power, batched}).choice, 1U);
-  EXPECT_EQ(advise({exact, batched, power}).choice, 2U);
-  EXPECT_EQ(advise({exact, batched}).choice, 1U);
+  for (const char* spec :
+       {"batched_powersgd:rank=2,start=0", "topk:ratio=0.01", "randomk"}) {
+    SCOPED_TRACE(spec);
+    const Candidate worse = candidate(spec, 1, 20);
+    EXPECT_EQ(advise({exact, power, worse}).choice, 1U);
+    EXPECT_EQ(advise({exact, worse, power}).choice, 2U);
+    EXPECT_EQ(advise({exact, worse}).choice, 1U);
+  }
 }
 
 TEST(PlanAdvice, IsAsSureAsTheRangesAreApart) {

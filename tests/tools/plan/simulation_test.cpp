@@ -50,6 +50,20 @@ TEST(Simulation, AHostSendsAsMuchAsPlansFormulaSays) {
   }
 }
 
+TEST(Simulation, OnlyWhatARingAddsUpGrowsWithTheRanks) {
+  const auto work = [](const std::string& name, int hosts) {
+    const HookCost cost{.spec = name, .kind = kind_of(name), .seconds_per_value = 1e-9};
+    const std::vector<BucketLoad> one{{kMillion, kMillion / 100}};
+    const double played = simulate({.hosts = hosts}, cost, one).cpu_seconds;
+    EXPECT_NEAR(played, predict({.hosts = hosts}, {}, cost, one).cpu_seconds, 1e-12)
+        << name;
+    return played;
+  };
+  for (const char* name : {"randomk", "powersgd"})
+    EXPECT_NEAR(work(name, 8), work(name, 2), 1e-12) << name;
+  EXPECT_NEAR(work("allreduce", 8), 1.75 * work("allreduce", 2), 1e-12);
+}
+
 TEST(Simulation, EverybodyWaitsForTheSlowestRank) {
   Cluster cluster{.hosts = 8,
                   .ranks_per_host = 8,

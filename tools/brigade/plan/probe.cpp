@@ -109,7 +109,9 @@ ProbeSample sample_from(const json& answer, double base) {
 // In a worker. Answers: small and large samples, noop's first, then the machine.
 void measure(const Worker& worker, const std::vector<std::string>& specs,
              const Answers& answers) {
-  const auto& [group, device] = worker;
+  // Not structured bindings: clang 14 captures none in a lambda.
+  const auto& group = worker.group;
+  const auto& device = worker.device;
   std::vector<double> latency, transport;
   const auto look_at_machine = [&] {
     const Machine machine = probe_machine(group, device);

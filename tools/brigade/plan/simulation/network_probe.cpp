@@ -41,8 +41,7 @@ double byte_seconds(const ProcessGroup& group, int ranks_per_host) {
   const int ranks = group.size(), host = group.rank() / ranks_per_host;
   const int64_t part = kSent / (ranks - ranks_per_host);
   std::vector<int64_t> lengths(static_cast<size_t>(ranks), part);
-  for (int place = 0; place < ranks_per_host; ++place)
-    lengths[static_cast<size_t>(host * ranks_per_host + place)] = 0;
+  std::fill_n(lengths.begin() + host * ranks_per_host, ranks_per_host, 0);
   const int64_t sent = part * (ranks - ranks_per_host);
   at::Tensor out = at::ones({sent}, at::kByte), in = at::zeros_like(out);
   const double begin = processor_seconds();

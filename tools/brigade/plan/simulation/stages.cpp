@@ -54,7 +54,9 @@ std::vector<Stage> rings(const Cluster& c, const HookCost& cost, double payload)
   const int phases = std::max(1, cost.kind.phases);
   const AllReduce way = all_reduce(c, payload / phases);
   const double ranks = c.ranks();
-  const double more = cost.kind.low_rank ? 1 : 2 * (ranks - 1) / ranks;
+  // A plain sum's work is what the ring adds. Others' is their own, of any number of ranks.
+  const bool own = cost.kind.low_rank || cost.kind.sparse;
+  const double more = own ? 1 : 2 * (ranks - 1) / ranks;
   Stage each{.work = more * (1 - cost.decode_share) / phases,
              .collective = true,
              .together = true,
