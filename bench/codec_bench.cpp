@@ -161,7 +161,9 @@ void add_int4(std::vector<Case>& cases, const std::string& name, const Int4Kerne
   const auto feedback = [encode, &d] { encode(d.residual.span); };
   const auto decode = [=, &d] { k.decode(d.steps.span, codes, d.out.span); };
   const auto add = [=, &d] { k.decode_add(d.steps.span, codes, d.out.span); };
-  const auto decoded = [&d] { return close(d.values.span, d.out.span, 0.25f); };
+  // Rotated, an error is the sum of 32 roundings: about normal, with a deviation of 0.07
+  // for these values. The largest of millions is 5 to 6 of them.
+  const auto decoded = [&d] { return close(d.values.span, d.out.span, 0.5f); };
   cases.push_back(
       {name + "/encode_residual", kElements * 12.0 + wire, feedback, kNothing, kUnchecked});
   cases.push_back({name + "/encode", kElements * 4.0 + wire, plain, kNothing, kUnchecked});

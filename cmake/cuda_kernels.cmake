@@ -28,7 +28,7 @@ if(BRIGADE_KERNELS_ON)
   set(_object "${PROJECT_BINARY_DIR}/cuda_kernels.o")
   # By hand, not as a language of CMake's, whose checks of the compiler take longer than the compilation. --fmad=false: the CPU's bits.
   add_custom_command(OUTPUT "${_object}"
-    COMMAND "${BRIGADE_NVCC}" -std=c++20 -O3 --fmad=false ${_codes} --cudart shared --threads 2
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${BRIGADE_NVCC}" -std=c++20 -O3 --fmad=false ${_codes} --cudart shared --threads 2
       -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden "-I${CMAKE_CURRENT_SOURCE_DIR}/src" -MD -MF "${_object}.d" -c "${_source}" -o "${_object}"
     DEPENDS "${_source}" DEPFILE "${_object}.d" VERBATIM COMMENT "CUDA kernels")
   add_library(brigade_cuda MODULE "${_object}")

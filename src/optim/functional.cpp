@@ -73,7 +73,8 @@ void TorchOptimizer::step_param(const at::Tensor& parameter, const at::Tensor& g
 }
 
 std::string TorchOptimizer::fingerprint() const {
-  std::string text = c10::demangle(typeid(*optimizer_).name());
+  const torch::optim::Optimizer& optimizer = *optimizer_;
+  std::string text = c10::demangle(typeid(optimizer).name());
   for (auto& group : optimizer_->param_groups()) {
     text += c10::str(" lr=", group.options().get_lr());
   }

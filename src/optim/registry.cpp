@@ -62,8 +62,8 @@ std::shared_ptr<Optimizer> make_optimizer(std::string_view spec) {
     return row.make(name, colon == std::string_view::npos ? std::string_view()
                                                           : spec.substr(colon + 1));
   }
-  throw ConfigError("no optimizer named '" + std::string(name) + "' that can step in the " +
-                    "backward pass" + base::suggestion(name, optimizer_names()));
+  throw ConfigError("no optimizer named '" + std::string(name) + "'" +
+                    base::suggestion(name, optimizer_names()));
 }
 
 }  // namespace brigade::optim

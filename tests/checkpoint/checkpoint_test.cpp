@@ -53,7 +53,7 @@ struct Case {
 class Resuming : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Resuming, IsBitwiseEqualToARunThatWasNeverStopped) {
-  const auto& [hook, optimizer] = GetParam();
+  const std::string &hook = GetParam().hook, &optimizer = GetParam().optimizer;
   for (const int64_t saved_at : {1, 2, 9}) {
     TemporaryFolder folder;
     run_ranks(2, [&](ProcessGroup group) {

@@ -34,7 +34,8 @@ void train_by(const optim::Schedule& rate, SmallRun& run, int64_t last, bool sha
 class ResumedSchedule : public ::testing::TestWithParam<ScheduleCase> {};
 
 TEST_P(ResumedSchedule, GoesOnToTheBit) {
-  const auto& [name, rate, optimizer] = GetParam();
+  const optim::Schedule& rate = GetParam().rate;
+  const std::string& optimizer = GetParam().optimizer;
   EXPECT_NE(rate(0), rate(kSavedAt)) << "a run that counts from 0 would not be found";
   TemporaryFolder folder;
   run_ranks(2, [&](ProcessGroup group) {

@@ -56,7 +56,7 @@ BRIGADE_BODY float encode_share_body(const float* __restrict src, float factor,
     return 0.0f;
   }
   const float scale = step_of(std::min(float_of(top), kLargest), 127.0);
-#pragma GCC ivdep
+  BRIGADE_INDEPENDENT
   for (std::size_t i = 0; i < size; ++i) {
     const float p = src[i] * factor + last[i] * share;
     const float rounded = round_within<-127, 127>(p / scale);

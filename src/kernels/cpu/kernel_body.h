@@ -13,6 +13,14 @@
 #endif
 
 #define BRIGADE_BODY [[gnu::always_inline]] inline
+
+// Before a loop: its rounds do not depend on each other, though pointers may alias.
+#ifdef __clang__
+#define BRIGADE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define BRIGADE_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 #if defined(__x86_64__)
 #define BRIGADE_AVX2 [[gnu::target("avx2,f16c")]]
 #define BRIGADE_AVX512 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]]

@@ -24,7 +24,7 @@ Function driver_function(const char* name) {
 }  // namespace
 
 std::optional<std::string> why_no_cuda() {
-  if (const auto reason = torch_port::why_no_driver()) return reason;
+  if (auto reason = torch_port::why_no_driver()) return reason;
   // NCCL's module brings LibTorch's CUDA part with it; without the module it comes alone.
   if (!torch_port::why_no_nccl()) return std::nullopt;
   if (!at::hasCUDA() && !dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
