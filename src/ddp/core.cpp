@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ddp/core_state.h"
+#include "torch_port/nccl_backend.h"
 #include "torch_port/reducer.h"
 
 namespace brigade {
@@ -253,6 +255,18 @@ void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) tr
   throw_missing_gradients(quoted(names, missing));
 }
 
+// The accumulators of gradients run on the stream that was current when the model was
+// wrapped; where that is another one than is being recorded, LibTorch breaks the recording
+// before the backward pass comes to a hook.
+void DdpCore::State::refuse_capture() const {
+  const auto on_device = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
+  if (std::ranges::none_of(trained, on_device) || !torch_port::is_capturing()) return;
+  throw Error(
+      "forward: the pass is being recorded as a CUDA graph; which gradients are sent, and "
+      "when, is decided on the host in each pass: record under NoGradGuard, or keep "
+      "forward() and backward() out of the graph");
+}
+
 // ---- DdpCore ----------------------------------------------------------------------------
 
 DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
@@ -308,6 +322,7 @@ void DdpCore::before_forward() {
         "forward: called by the hook of this very model, in its backward pass; a hook "
         "computes with its bucket, and may use the model under NoGradGuard only");
   }
+  s.refuse_capture();
   if (s.low_precision) s.low_precision->abandon();
   if (s.watched && s.syncs()) s.watched->begin_step();
   s.agree_on_hook();

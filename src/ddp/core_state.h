@@ -131,6 +131,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   bool hooks_in_place() const;
   // Calls into the Reducer; its complaint about missing gradients gets the parameters'
   // names.
+  void refuse_capture() const;
   void prepare_forward();
   void meet_before_forward();
   void prepare_backward(const std::vector<at::Tensor>& results);

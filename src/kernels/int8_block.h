@@ -32,7 +32,7 @@ struct Int8Feedback {
   float share;        // a power of two
 };
 // As Int8Encode, with such a residual, of src's size. Where a block's residual stays as it
-// was, `next` gets a copy of `last`.
+// was, `next` becomes (last * share) / share: denormals may lose bits, as they do on a GPU.
 using Int8EncodeShare = void (*)(std::span<const float> src, float factor,
                                  Int8Feedback feedback, std::span<float> scales,
                                  std::span<std::int8_t> codes) noexcept;

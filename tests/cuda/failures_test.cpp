@@ -129,15 +129,17 @@ Function runtime(const char* name) {
 }
 constexpr int kGlobal = 0, kRelaxed = 2;  // cudaStreamCaptureMode
 
-// While it lives, the current stream is one of its own, and recorded as a CUDA graph.
+// While it lives, the current stream is one of its own, which can be recorded as a CUDA
+// graph.
 class Recording {
  public:
-  explicit Recording(int mode) : stream_(cuda_.getStreamFromGlobalPool(kGpu, false)) {
+  Recording() : stream_(cuda_.getStreamFromGlobalPool(kGpu, false)) {}
+  void begin(int mode) const {
     const auto begin = runtime<int (*)(void*, int)>("cudaStreamBeginCapture");
     EXPECT_EQ(begin(handle(), mode), 0);
   }
   // The runtime's error; 0: the graph is whole.
-  int end() {
+  int end() const {
     void* graph = nullptr;
     const int error =
         runtime<int (*)(void*, void**)>("cudaStreamEndCapture")(handle(), &graph);
@@ -151,8 +153,45 @@ class Recording {
   c10::StreamGuard stream_;
 };
 
-TEST(CudaGraphs, ABackwardPassThatIsRecordedIsRefused) {
+// What `body` throws while it is recorded.
+std::string refusal_of(const Recording& recording, const std::function<void()>& body) {
+  recording.begin(kRelaxed);
+  std::string refusal;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    refusal = error.what();
+  }
+  recording.end();
+  EXPECT_EQ(refusal.find("frame #"), std::string::npos) << refusal;
+  return refusal;
+}
+
+TEST(CudaGraphs, APassThatIsRecordedIsRefused) {
   run_to_failure([](ProcessGroup group) {
+    BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
+    ddp->set_hook(make_hook("int8"));
+    const auto inputs = testing::coefficients_on_gpu(kShapes, group.rank(), 0);
+    const Recording recording;
+    for (int step = 0; step < 3; ++step) {
+      ddp->zero_grad();
+      ddp->forward(inputs).backward();
+    }
+    const std::string refusal =
+        refusal_of(recording, [&] { ddp->forward(inputs).backward(); });
+    EXPECT_THAT(refusal, AllOf(HasSubstr("recorded as a CUDA graph"),
+                               HasSubstr("keep forward() and backward() out of the graph")));
+    // Nothing is broken by it.
+    ddp->zero_grad();
+    ddp->forward(inputs).backward();
+    EXPECT_TRUE(ddp->module()->parameters_in_order[0].grad().defined());
+  });
+}
+
+// The model is wrapped on the stream that is recorded, so that the pass comes to the hook.
+TEST(CudaGraphs, ABackwardPassThatIsRecordedAloneIsRefusedByTheHook) {
+  run_to_failure([](ProcessGroup group) {
+    const Recording recording;
     BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
     ddp->set_hook(make_hook("int8"));
     const auto inputs = testing::coefficients_on_gpu(kShapes, group.rank(), 0);
@@ -160,15 +199,10 @@ TEST(CudaGraphs, ABackwardPassThatIsRecordedIsRefused) {
       ddp->zero_grad();
       ddp->forward(inputs).backward();
     }
-    std::string refusal;
-    Recording recording(kRelaxed);
-    try {
-      ddp->zero_grad();
-      ddp->forward(inputs).backward();
-    } catch (const std::exception& error) {
-      refusal = error.what();
-    }
-    recording.end();
+    ddp->zero_grad();
+    const at::Tensor loss = ddp->forward(inputs);
+    const at::Tensor seed = at::ones_like(loss);
+    const std::string refusal = refusal_of(recording, [&] { loss.backward(seed); });
     EXPECT_THAT(refusal, AllOf(HasSubstr("hook 'int8'"),
                                HasSubstr("keep backward() out of the graph")));
   });
@@ -186,7 +220,8 @@ TEST(CudaGraphs, ARecordingBesideAReductionIsNotDisturbed) {
       co_return bucket.buffer();
     }));
     ddp->forward(testing::coefficients_on_gpu(shapes, group.rank(), 0)).backward();
-    Recording recording(kGlobal);
+    const Recording recording;
+    recording.begin(kGlobal);
     std::this_thread::sleep_for(seconds(1));
     EXPECT_EQ(recording.end(), 0) << "the recording was broken";
   });

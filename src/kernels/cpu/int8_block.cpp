@@ -50,10 +50,12 @@ BRIGADE_BODY float encode_share_body(const float* __restrict src, float factor,
   }
   if (top >= kInfBits || top == 0) {
     std::memset(codes, 0, size);
-    if (top != 0 && next != last) std::memcpy(next, last, size * sizeof(float));
-    if (top != 0) return std::numeric_limits<float>::quiet_NaN();
-    std::memset(next, 0, size * sizeof(float));
-    return 0.0f;
+    if (top == 0) {
+      std::memset(next, 0, size * sizeof(float));
+      return 0.0f;
+    }
+    for (std::size_t i = 0; i < size; ++i) next[i] = (last[i] * share) * inverse;
+    return std::numeric_limits<float>::quiet_NaN();
   }
   const float scale = step_of(std::min(float_of(top), kLargest), 127.0);
   BRIGADE_INDEPENDENT

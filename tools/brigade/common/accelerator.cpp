@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "brigade/error.h"
+#include "common/libtorch_log.h"
 #include "torch_port/cuda_driver.h"
 #include "torch_port/nccl_backend.h"
 
@@ -90,6 +91,7 @@ c10::Device choose_device(const std::string& name, int local_rank) {
   if (const auto reason = why_no_cuda()) {
     throw ConfigError("--device cuda cannot be used here: " + *reason);
   }
+  quiet_libtorch_log();
   return torch_port::bind_cuda_device(local_rank);
 }
 

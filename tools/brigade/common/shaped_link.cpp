@@ -183,7 +183,7 @@ ProcessGroup ShapedLink::join(int rank,
         "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"}) {
     unsetenv(name);
   }
-  log_only_errors_of_libtorch();  // these hosts have no names
+  quiet_libtorch_log();  // these hosts have no names
   ProcessGroupOptions options;
   options.backend = "gloo";
   options.init_method = "tcp://" + address(0) + ":" + std::to_string(kPort);

@@ -109,7 +109,7 @@ void enter_host(const ShapedLink& link, int rank) {
     setenv(name, value.c_str(), 1);
   }
   // These hosts have no names; LibTorch warns of that for each connection.
-  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
 }
 
 Worker make_worker(const WorkerOptions& options, int local_rank) {

@@ -247,7 +247,7 @@ void run(const RunArguments& arguments, const std::vector<std::string>& program)
         "brigade run: OMP_NUM_THREADS=%d for each of %d workers; set it to change that\n",
         threads_per_worker(workers), workers);
   }
-  log_only_errors_of_libtorch();
+  quiet_libtorch_log();
   launch(workers, command, options);
 }
 
