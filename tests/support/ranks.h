@@ -13,7 +13,7 @@ struct RankOptions {
   // The group's time limit.
   std::chrono::milliseconds timeout{20'000};
   // After this the workers are killed and the test fails.
-  std::chrono::milliseconds wall{60'000};
+  std::chrono::milliseconds wall{120'000};
   // By rank, the number of its host. Empty: all are on one.
   std::vector<int> hosts = {};
 };
