@@ -187,6 +187,12 @@ std::string Replica::hash() const {
     for (const char* own : {kModel, kOptimizer, kHook}) states.erase(own);
     return hash_of(states);
   }
+  // What others have received may lie on another device than the source's own, where it
+  // would have another hash.
+  for (auto& [name, state] : states) {
+    if (name == kModel || name == kOptimizer) continue;
+    for (auto& [key, tensor] : state.tensors) tensor = tensor.detach().cpu();
+  }
   auto& model = states.at(kModel).tensors;
   for (const auto& buffer : model_.named_buffers()) model.erase(buffer.key());
   return hash_of(states);

@@ -1,6 +1,11 @@
 // From a backend's name to connected c10d groups.
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Logging.h>
 #include <signal.h>
 
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/exception_text.h"
@@ -94,6 +99,36 @@ void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
   if (state.abort) state.abort->add(state.group);
 }
 
+// NCCL connects its ranks in their first collective, and waits without a limit for one that
+// dies meanwhile, where nothing can abort it. So a group that may be aborted has its first
+// one here, on a thread that is left behind then.
+void connect_communicator(const ProcessGroup::State& state) {
+  auto promise = std::make_shared<std::promise<void>>();
+  auto connected = promise->get_future();
+  std::thread([group = state.group, promise] {
+    try {
+      const c10::Device device = *group->getBoundDeviceId();
+      const c10::impl::VirtualGuardImpl cuda(device.type());
+      cuda.setDevice(device);
+      std::vector<at::Tensor> one{at::zeros({1}, device)};
+      group->allreduce(one)->wait();
+      cuda.getStream(device).synchronize();
+      promise->set_value();
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  constexpr std::chrono::milliseconds kLook{2};
+  const auto deadline = std::chrono::steady_clock::now() + state.timeout;
+  while (connected.wait_for(kLook) != std::future_status::ready) {
+    state.abort->throw_if_aborted();
+    if (std::chrono::steady_clock::now() >= deadline)
+      throw RendezvousError("NCCL has not connected the ranks within " +
+                            std::to_string(state.timeout.count()) + " ms");
+  }
+  connected.get();
+}
+
 void connect_cpu(ProcessGroup::State& state, std::string& endpoints) {
   auto gloo = connect_gloo(state, endpoints);
   // Gloo takes CUDA tensors too: it stages them through pinned memory.
@@ -126,6 +161,8 @@ void connect(ProcessGroup::State& state) {
     return;
   }
   ignore_broken_pipes();
+  // Which Python reads when it imports torch, and nobody for a C++ program.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL")) c10::initLogging();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
   std::string mine;
   if (state.backend == "nccl") {
@@ -139,6 +176,7 @@ void connect(ProcessGroup::State& state) {
   if (state.abort) state.abort->add(sockets_of(endpoints, state.rank));
   torch_port::set_endpoints(*state.group->getBackend(c10::DeviceType::CPU),
                             std::move(endpoints));
+  if (state.abort && state.backend == "nccl") connect_communicator(state);
 }
 
 }  // namespace brigade::group

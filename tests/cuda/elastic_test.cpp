@@ -43,7 +43,8 @@ TEST(ElasticOverNccl, TheSurvivorGoesOnWithoutARankThatDies) {
 
 TEST(ElasticOverNccl, SurvivorsMakeNewCommunicatorsWithAReplacement) {
   if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU on this machine";
-  for (const std::string hook : {"none", "fp16"}) {
+  // PowerSGD's state is on the device, and a newcomer's is not at first.
+  for (const std::string hook : {"none", "powersgd:rank=2,min_rate=0.1,start=2"}) {
     SCOPED_TRACE(hook);
     const Outcome outcome = train_on_gpu(
         {"-n", "3", "--replace", "--grace", "60000"},
@@ -51,6 +52,17 @@ TEST(ElasticOverNccl, SurvivorsMakeNewCommunicatorsWithAReplacement) {
     expect_good_end(outcome, 3);
     EXPECT_EQ(outcome.deaths.size(), 1U);
   }
+}
+
+// Some die while NCCL connects the others.
+TEST(ElasticOverNccl, RandomKillsAreSurvived) {
+  if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU on this machine";
+  const Outcome outcome =
+      train_on_gpu({"-n", "3", "--replace", "--max-restarts", "40"},
+                   "kills=5 mean_ms=9000 samples=64 epochs=250 pause_ms=2 "
+                   "hook=powersgd:rank=2,min_rate=0.1,start=10");
+  expect_good_end(outcome, 3);
+  EXPECT_GE(outcome.deaths.size(), 1U);
 }
 
 }  // namespace

@@ -179,8 +179,9 @@ TEST(CudaGraphs, APassThatIsRecordedIsRefused) {
     }
     const std::string refusal =
         refusal_of(recording, [&] { ddp->forward(inputs).backward(); });
-    EXPECT_THAT(refusal, AllOf(HasSubstr("recorded as a CUDA graph"),
-                               HasSubstr("keep forward() and backward() out of the graph")));
+    EXPECT_THAT(refusal,
+                AllOf(HasSubstr("recorded as a CUDA graph"),
+                      HasSubstr("keep forward() and backward() out of the graph")));
     // Nothing is broken by it.
     ddp->zero_grad();
     ddp->forward(inputs).backward();
