@@ -162,7 +162,7 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
     return reduce_cuda(cuda,
                        {messages.const_data_ptr<uint8_t>(), static_cast<size_t>(bytes),
                         split, static_cast<int>(count)},
-                       {own.const_data_ptr<float>(),
+                       {own.mutable_data_ptr<float>(),
                         lost.defined() ? lost.mutable_data_ptr<float>() : nullptr, divisor,
                         made, made + split, static_cast<size_t>(own.numel())});
   });

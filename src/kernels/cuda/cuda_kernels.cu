@@ -77,7 +77,7 @@ extern "C" const CudaKernels* brigade_cuda_kernels() {
       .affine_decode = cuda::decode<cuda::AffineFormat>,
       .reduce_affine = cuda::reduce<cuda::AffineFormat>,
       .affine_whole_encode = cuda::encode_whole,
-      .affine_whole_decode = cuda::decode_whole,
+      .affine_whole_decode = cuda::decode<cuda::AffineFormat, true>,
       .reduce_affine_whole = cuda::reduce_whole,
       .low_rank_project = cuda::low_rank_project,
       .low_rank_project_back = cuda::low_rank_project_back,

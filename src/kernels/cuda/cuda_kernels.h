@@ -26,11 +26,11 @@ struct Messages {
   int count;
 };
 
-// The owner's part of an exchange, in one pass: sum = own + decoded messages, in order;
+// The owner's part of an exchange: sum = own + decoded messages, in order;
 // p = sum * (1 / divisor) + residual / divisor; headers and codes become p's message, and
-// residual = (p - decoded) * divisor.
+// residual = (p - decoded) * divisor. `own` may be changed.
 struct Reduction {
-  const float* own;
+  float* own;
   float* residual;  // may be null
   int divisor;
   void* headers;  // of the message that is made
@@ -73,7 +73,7 @@ struct LowRankColumns {
 };
 
 // Changes with the table, with what its functions take, or with a message's bytes.
-inline constexpr int kCudaKernelsVersion = 5;
+inline constexpr int kCudaKernelsVersion = 6;
 
 struct CudaKernels {
   // Module and library must have the same.

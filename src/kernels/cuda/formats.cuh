@@ -3,12 +3,13 @@
 //   kFeedback         whether it takes a residual; if not, what concerns it is not there
 //   Code, Header      what a message holds of a value, and of a block
 //   Grid              a header, made ready for coding
-//   header_of(place, p)       by the whole warp
+//   header_of<kFull>(place, p)    by the whole warp; kFull: no value is missing
 //   scaled(x, factor)         their product
-//   is_quick(grid)            whether code_of<true> may be used, which leaves out what only
-//                             few blocks need; it is asked once a block
-//   code_of, value_of         one value to its code and back
-//   residual_of               what the encoding of p lost
+//   is_quick(grid)            whether word_of<true> and residual_of<true> may be used,
+//                             which leave out what few blocks need; asked once a block
+//   word_of(p, k, grid)       the k-th four of a lane's values to their codes
+//   values_of(words, header, out)     a lane's codes back to values
+//   residual_of(p, value, grid)       what the encoding of p lost
 //   keeps_residual(header)    the block can't be encoded: its residual stays as it was
 #pragma once
 #include <cmath>
@@ -26,6 +27,7 @@ struct Int8Format {
   using Header = float;
   using Grid = Divisor;
 
+  template <bool kFull>
   __device__ static Header header_of(const Place<kValues>&, const float (&p)[kPer]) {
     unsigned top = 0;  // values that are not there are 0
 #pragma unroll
@@ -34,23 +36,38 @@ struct Int8Format {
     top = __reduce_max_sync(kAllLanes, top);
     if (top >= kInfBits) return quiet_nan();
     if (top == 0) return 0.0f;
-    return step_of(fminf(__int_as_float(top), kLargest), 127.0);
+    return step_of<127>(fminf(__int_as_float(top), kLargest));
   }
   __device__ static Grid grid_of(Header header) { return Divisor(header); }
   // A NaN in it makes the header NaN, and then nothing of it is kept.
   __device__ static float scaled(float x, float factor) { return __fmul_rn(x, factor); }
   __device__ static bool is_quick(const Grid& scale) { return scale.is_quick(); }
+  // Of a quick block no quotient is beyond 127: the scale was rounded up.
   template <bool kQuick>
-  __device__ static Code code_of(float p, const Grid& scale) {
-    if (!kQuick && !(scale.by > 0.0f)) return 0;
-    return static_cast<Code>(
-        __float_as_int(round_within<-127, 127>(scale.divide<kQuick>(p))));
+  __device__ static unsigned code_of(float p, const Grid& scale) {
+    if (kQuick) return __float_as_uint(__fadd_rn(scale.divide<true>(p), kRounder));
+    if (!(scale.by > 0.0f)) return 0;
+    return __float_as_uint(round_within<-127, 127>(scale.divide<false>(p)));
   }
-  __device__ static float value_of(Code code, const Grid& scale) {
-    return __fmul_rn(static_cast<float>(static_cast<std::int8_t>(code)), scale.by);
+  template <bool kQuick>
+  __device__ static unsigned word_of(const float (&p)[kPer], int k, const Grid& scale) {
+    return word_of_bytes(
+        code_of<kQuick>(p[4 * k], scale), code_of<kQuick>(p[4 * k + 1], scale),
+        code_of<kQuick>(p[4 * k + 2], scale), code_of<kQuick>(p[4 * k + 3], scale));
   }
+  // Without conversions from integers, each of which takes the time of several other
+  // instructions.
+  __device__ static void values_of(const unsigned (&words)[kPer / 4], Header scale,
+                                   float (&out)[kPer]) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const float above = byte_above_2p23(words[i / 4] ^ 0x80808080u, i % 4);
+      out[i] = __fmul_rn(__fsub_rn(above, 0x1p23f + 128.0f), scale);
+    }
+  }
+  template <bool kQuick>
   __device__ static float residual_of(float p, float value, const Grid& scale) {
-    return scale.by == 0.0f ? 0.0f : __fsub_rn(p, value);
+    return !kQuick && scale.by == 0.0f ? 0.0f : __fsub_rn(p, value);
   }
   __device__ static bool keeps_residual(Header header) { return isnan(header); }
 };
@@ -88,8 +105,7 @@ struct Range {
     const float low = fminf(fmaxf(low_end, -kLargest), kLargest);
     const float high = fminf(fmaxf(high_end, -kLargest), kLargest);
     if (low == high) return {0.0f, __fadd_rn(low, 0.0f)};  // never -0
-    const float scale =
-        step_of(static_cast<double>(high) - static_cast<double>(low), 255.0);
+    const float scale = step_of<255>(static_cast<double>(high) - static_cast<double>(low));
     if (low > 0.0f || high < 0.0f) return {scale, low};
     const float zero_code =
         static_cast<float>(rint(-static_cast<double>(low) / static_cast<double>(scale)));
@@ -110,15 +126,17 @@ struct AffineFormat {
     float low, shrink, grow;
   };
 
+  template <bool kFull>
   __device__ static Header header_of(const Place<kValues>& place, const float (&p)[kPer]) {
     Ends ends;
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
-      if (place.full() || place.has(i)) ends.add(p[i]);
+      if (kFull || place.has(i)) ends.add(p[i]);
     return Range::of(ends).of_warp().header();
   }
+  __device__ static bool is_wide(Header header) { return header.scale > 0x1p100f; }
   __device__ static Grid grid_of(Header header) {
-    const bool wide = header.scale > 0x1p100f;
+    const bool wide = is_wide(header);
     const float shrink = wide ? 0.5f : 1.0f;
     return {Divisor(__fmul_rn(header.scale, shrink)), __fmul_rn(header.low, shrink), shrink,
             wide ? 2.0f : 1.0f};
@@ -128,26 +146,55 @@ struct AffineFormat {
     return grid.scale.is_quick() && grid.shrink == 1.0f;
   }
   template <bool kQuick>
-  __device__ static Code code_of(float p, const Grid& grid) {
+  __device__ static unsigned code_of(float p, const Grid& grid) {
     if (!kQuick && !(grid.scale.by > 0.0f)) return 0;
     const float above = __fsub_rn(kQuick ? p : __fmul_rn(p, grid.shrink), grid.low);
-    return static_cast<Code>(
-        __float_as_int(round_within<0, 255>(grid.scale.divide<kQuick>(above))));
+    return code_at(grid.scale.divide<kQuick>(above));
   }
-  __device__ static float value_of(Code code, const Grid& grid) {
-    const float above = __fmul_rn(static_cast<float>(code), grid.scale.by);
-    return __fmul_rn(__fadd_rn(grid.low, above), grid.grow);
+  // Rounded to even and held between 0 and 255, in one instruction.
+  __device__ static unsigned code_at(float t) {
+    unsigned code;
+    asm("cvt.rni.sat.u8.f32 %0, %1;" : "=r"(code) : "f"(t));
+    return code;
   }
+  template <bool kQuick>
+  __device__ static unsigned word_of(const float (&p)[kPer], int k, const Grid& grid) {
+    return word_of_bytes(
+        code_of<kQuick>(p[4 * k], grid), code_of<kQuick>(p[4 * k + 1], grid),
+        code_of<kQuick>(p[4 * k + 2], grid), code_of<kQuick>(p[4 * k + 3], grid));
+  }
+  __device__ static void values_of(const unsigned (&words)[kPer / 4], Header header,
+                                   float (&out)[kPer]) {
+    if (is_wide(header)) return wide_values_of(words, grid_of(header), out);
+    // (2^23 + code) * scale - 2^23 * scale, rounded once, is code * scale, rounded.
+    const float below = __fmul_rn(-0x1p23f, header.scale);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const float above = byte_above_2p23(words[i / 4], i % 4);
+      out[i] = __fadd_rn(header.low, __fmaf_rn(above, header.scale, below));
+    }
+  }
+  __device__ static void wide_values_of(const unsigned (&words)[kPer / 4], const Grid& grid,
+                                        float (&out)[kPer]) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const auto code = static_cast<float>(code_in<Code>(words, i));
+      const float above = __fmul_rn(code, grid.scale.by);
+      out[i] = __fmul_rn(__fadd_rn(grid.low, above), grid.grow);
+    }
+  }
+  template <bool>
   __device__ static float residual_of(float p, float value, const Grid&) {
     return __fsub_rn(p, value);
   }
   __device__ static bool keeps_residual(Header header) { return isnan(header.scale); }
 };
 
-// fp16 and bf16 are blocks without a header.
 struct NoHeader {};
 
-struct Bf16Format {
+// fp16 and bf16 are blocks without a header. `Cast` has code_of(p) and value_of(code).
+template <class Cast>
+struct HalfFormat {
   static constexpr int kValues = 256;
   static constexpr bool kFeedback = false;
   static constexpr int kPer = kValues / kLanes;
@@ -155,6 +202,7 @@ struct Bf16Format {
   using Header = NoHeader;
   using Grid = NoHeader;
 
+  template <bool>
   __device__ static Header header_of(const Place<kValues>&, const float (&)[kPer]) {
     return {};
   }
@@ -165,28 +213,39 @@ struct Bf16Format {
   }
   __device__ static bool is_quick(Grid) { return true; }
   template <bool>
-  __device__ static Code code_of(float p, Grid) {
+  __device__ static FourWord<Code> word_of(const float (&p)[kPer], int k, Grid) {
+    return word_of_pairs(Cast::code_of(p[4 * k]), Cast::code_of(p[4 * k + 1]),
+                         Cast::code_of(p[4 * k + 2]), Cast::code_of(p[4 * k + 3]));
+  }
+  __device__ static void values_of(const FourWord<Code> (&words)[kPer / 4], Header,
+                                   float (&out)[kPer]) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) out[i] = Cast::value_of(code_in<Code>(words, i));
+  }
+};
+
+struct Bf16Cast {
+  __device__ static std::uint16_t code_of(float p) {
     const unsigned bits = __float_as_uint(p);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;  // quiet
     return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   }
-  __device__ static float value_of(Code code, Grid) {
+  __device__ static float value_of(std::uint16_t code) {
     return __uint_as_float(static_cast<unsigned>(code) << 16);
   }
 };
 
-struct Fp16Format : Bf16Format {
-  template <bool>
-  __device__ static Code code_of(float p, Grid) {
+struct Fp16Cast {
+  __device__ static std::uint16_t code_of(float p) {
     const unsigned bits = __float_as_uint(p);
     const unsigned magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)  // the instruction forgets a NaN's sign and payload
       return ((bits >> 16) & 0x8000u) | 0x7e00u | ((magnitude >> 13) & 0x3ffu);
-    Code code;
+    std::uint16_t code;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(p));
     return code;
   }
-  __device__ static float value_of(Code code, Grid) {
+  __device__ static float value_of(std::uint16_t code) {
     const unsigned magnitude = code & 0x7fffu;
     if (magnitude > 0x7c00u)
       return __uint_as_float((static_cast<unsigned>(code & 0x8000u) << 16) |
@@ -196,5 +255,8 @@ struct Fp16Format : Bf16Format {
     return value;
   }
 };
+
+using Bf16Format = HalfFormat<Bf16Cast>;
+using Fp16Format = HalfFormat<Fp16Cast>;
 
 }  // namespace brigade::kernels::cuda

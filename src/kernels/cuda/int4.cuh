@@ -1,167 +1,140 @@
-// int4_block.h: a warp holds a block, four values a lane. The values of a group lie in one
-// place of all lanes, so that a rotation is five exchanges between lanes.
+// int4_block.h: a warp has four blocks, at once where it can and else one after the other.
 #pragma once
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/warp_block.cuh"
+#include "kernels/cuda/int4_four.cuh"
+#include "kernels/cuda/int4_one.cuh"
 
 namespace brigade::kernels::cuda {
 
-constexpr int kInt4Values = 128, kInt4Per = kInt4Values / kLanes;
-constexpr int kInt4Words = kInt4Values / 8;  // words of codes a block
-constexpr float kLargestRotated = 1e37f;
-
-using Int4Place = Place<kInt4Values>;
-
-__device__ inline void rotate(int lane, float (&y)[kInt4Per]) {
-#pragma unroll
-  for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-#pragma unroll
-    for (int i = 0; i < kInt4Per; ++i) {
-      const float other = __shfl_xor_sync(kAllLanes, y[i], mask);
-      y[i] = lane & mask ? __fsub_rn(other, y[i]) : __fadd_rn(y[i], other);
-    }
+// body(place) for the warp's blocks.
+template <class Body>
+__device__ inline void one_by_one(const FourPlace& four, std::size_t size, Body body) {
+#pragma unroll 1
+  for (int i = 0; i < kFour; ++i) {
+    const Int4Place place(size, four.block * kFour + i);
+    if (place.count <= 0) break;
+    body(place);
   }
-}
-
-// D's: a lane holds one index of all four groups.
-__device__ inline float sign_of(int lane) {
-  return __popc(lane & (lane >> 1) & 5) & 1 ? -1.0f : 1.0f;
-}
-
-__device__ inline unsigned top_of(const float (&values)[kInt4Per]) {
-  unsigned top = 0;
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i)
-    top = max(top, static_cast<unsigned>(__float_as_int(values[i]) & 0x7fffffff));
-  return __reduce_max_sync(kAllLanes, top);
-}
-
-// By the whole warp: the codes of p, and with kResidual what they lose, unless p is not
-// finite. Gives the step.
-template <bool kResidual>
-__device__ inline float encode_int4(const Int4Place& place, const float (&p)[kInt4Per],
-                                    unsigned* codes, float (&lost)[kInt4Per]) {
-  const unsigned top = top_of(p);
-  const float sign = sign_of(place.lane);
-  float y[kInt4Per];
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i)
-    y[i] = sign * fminf(fmaxf(p[i], -kLargestRotated), kLargestRotated);
-  rotate(place.lane, y);
-  const unsigned rotated_top = top_of(y);
-  const bool finite = top < kInfBits;
-  const float step =
-      finite ? step_of(static_cast<double>(__int_as_float(rotated_top)), 7 * 32.0)
-             : quiet_nan();
-  const Divisor scale(__fmul_rn(step, 32.0f));
-  unsigned word = 0;
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i) {
-    const float rounded =
-        step > 0.0f ? round_within<-7, 7>(scale.divide<false>(y[i])) : kRounder;
-    word |= (static_cast<unsigned>(__float_as_int(rounded)) & 15u) << (8 * i);
-    y[i] = __fsub_rn(rounded, kRounder);
-  }
-  const unsigned upper = __shfl_down_sync(kAllLanes, word, kInt4Words);
-  if (place.lane < kInt4Words)
-    codes[place.block * kInt4Words + place.lane] = word | upper << 4;
-  if constexpr (kResidual) {
-    rotate(place.lane, y);
-#pragma unroll
-    for (int i = 0; i < kInt4Per; ++i)
-      if (finite)
-        lost[i] = step > 0.0f ? __fsub_rn(p[i], __fmul_rn(y[i], sign * step)) : p[i];
-  }
-  return step;
-}
-
-__device__ inline void decode_int4(const Int4Place& place, const float* steps,
-                                   const unsigned* codes, float (&out)[kInt4Per]) {
-  unsigned word = codes[place.block * kInt4Words + place.lane % kInt4Words];
-  if (place.lane >= kInt4Words) word >>= 4;
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i) {
-    const int nibble = static_cast<int>(word >> (8 * i)) & 15;
-    out[i] = static_cast<float>(nibble > 7 ? nibble - 16 : nibble);
-  }
-  rotate(place.lane, out);
-  const float step = sign_of(place.lane) * steps[place.block];
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i) out[i] = __fmul_rn(out[i], step);
 }
 
 // p = src * factor + residual
-template <bool kResidual, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    int4_encode_pass(const float* __restrict__ src, float factor,
-                     float* __restrict__ residual, float* __restrict__ steps,
-                     unsigned* __restrict__ codes, std::size_t size) {
-  const Int4Place place(size);
-  if (place.count <= 0) return;
-  float p[kInt4Per], lost[kInt4Per];
-  load<kAligned>(place, src, p);
-  if constexpr (kResidual) load<kAligned>(place, residual, lost);
+template <bool kResidual>
+__device__ inline bool encode_at_once(const FourPlace& place, const float* src,
+                                      float factor, float* residual, float* steps,
+                                      unsigned* codes) {
+  float p[kFourPer], lost[kFourPer];
+  load_row(place, src, p);
+  if constexpr (kResidual) load_row(place, residual, lost);
 #pragma unroll
-  for (int i = 0; i < kInt4Per; ++i) {
+  for (int i = 0; i < kFourPer; ++i) {
     p[i] = __fmul_rn(p[i], factor);
     if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
   }
-  const float step = encode_int4<kResidual>(place, p, codes, lost);
-  if (place.lane == 0) steps[place.block] = step;
-  if constexpr (kResidual) store<kAligned>(place, lost, residual);
+  if (!encode_four<kResidual>(place, p, steps, codes)) return false;
+  if constexpr (kResidual) store_row(place, p, residual);
+  return true;
 }
 
-template <bool kAdd, bool kAligned>
+template <bool kResidual>
+__global__ void __launch_bounds__(kThreads)
+    int4_encode_pass(const float* __restrict__ src, float factor,
+                     float* __restrict__ residual, float* __restrict__ steps,
+                     unsigned* __restrict__ codes, std::size_t size, bool aligned) {
+  const FourPlace four(size);
+  if (in_words(four, aligned) &&
+      encode_at_once<kResidual>(four, src, factor, residual, steps, codes))
+    return;
+  one_by_one(four, size, [&](const Int4Place& place) {
+    encode_one<kResidual>(place, src, factor, residual, steps, codes);
+  });
+}
+
+template <bool kAdd>
+__device__ inline void decode_at_once(const FourPlace& place, const float* steps,
+                                      const unsigned* codes, float* dst) {
+  float out[kFourPer], decoded[kFourPer];
+  const CodeWords words = load_codes(place, codes);
+  const float step = steps[place.block * kFour + place.lane % 4];
+  if constexpr (kAdd) load_row(place, dst, out);
+  decode_row(place.lane, words, step, decoded);
+#pragma unroll
+  for (int i = 0; i < kFourPer; ++i)
+    out[i] = kAdd ? __fadd_rn(out[i], decoded[i]) : decoded[i];
+  store_row(place, out, dst);
+}
+
+template <bool kAdd>
 __global__ void __launch_bounds__(kThreads)
     int4_decode_pass(const float* __restrict__ steps, const unsigned* __restrict__ codes,
-                     float* __restrict__ dst, std::size_t size) {
-  const Int4Place place(size);
-  if (place.count <= 0) return;
-  float decoded[kInt4Per], out[kInt4Per];
-  if constexpr (kAdd) load<kAligned>(place, static_cast<const float*>(dst), out);
-  decode_int4(place, steps, codes, decoded);
-#pragma unroll
-  for (int i = 0; i < kInt4Per; ++i)
-    out[i] = kAdd ? __fadd_rn(out[i], decoded[i]) : decoded[i];
-  store<kAligned>(place, out, dst);
+                     float* __restrict__ dst, std::size_t size, bool aligned) {
+  const FourPlace four(size);
+  if (in_words(four, aligned)) return decode_at_once<kAdd>(four, steps, codes, dst);
+  one_by_one(four, size,
+             [&](const Int4Place& place) { decode_one<kAdd>(place, steps, codes, dst); });
 }
 
-template <bool kResidual, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    int4_reduce_pass(Messages messages, Reduction reduction) {
-  const Int4Place place(reduction.size);
-  if (place.count <= 0) return;
-  float p[kInt4Per], lost[kInt4Per];
-  load<kAligned>(place, reduction.own, p);
-  if constexpr (kResidual)
-    load<kAligned>(place, static_cast<const float*>(reduction.residual), lost);
-  for (int rank = 0; rank < messages.count; ++rank) {
-    const std::uint8_t* message = messages.first + rank * messages.stride;
-    float decoded[kInt4Per];
-    decode_int4(place, reinterpret_cast<const float*>(message),
-                reinterpret_cast<const unsigned*>(message + messages.codes_at), decoded);
+// sum += the messages' values, in order. Codes of several are loaded before any is added.
+__device__ inline void add_messages(const FourPlace& place, const Messages& messages,
+                                    float (&sum)[kFourPer]) {
+  constexpr int kAtOnce = 3;
+  const std::uint8_t* message = messages.first;
+  for (int first = 0; first < messages.count; first += kAtOnce) {
+    CodeWords codes[kAtOnce];
+    float steps[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kInt4Per; ++i)
-      p[i] = place.has(i) ? __fadd_rn(p[i], decoded[i]) : 0.0f;
-  }
-  const auto divisor = static_cast<float>(reduction.divisor);
-  const auto factor = static_cast<float>(1.0 / reduction.divisor);
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k >= messages.count) break;
+      codes[k] =
+          load_codes(place, reinterpret_cast<const unsigned*>(message + messages.codes_at));
+      steps[k] =
+          reinterpret_cast<const float*>(message)[place.block * kFour + place.lane % 4];
+      message += messages.stride;
+    }
 #pragma unroll
-  for (int i = 0; i < kInt4Per; ++i) {
-    p[i] = __fmul_rn(p[i], factor);
-    if constexpr (kResidual) {
-      lost[i] = __fdiv_rn(lost[i], divisor);
-      p[i] = __fadd_rn(p[i], lost[i]);
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k >= messages.count) break;
+      float decoded[kFourPer];
+      decode_row(place.lane, codes[k], steps[k], decoded);
+#pragma unroll
+      for (int i = 0; i < kFourPer; ++i) sum[i] = __fadd_rn(sum[i], decoded[i]);
     }
   }
-  const float step =
-      encode_int4<kResidual>(place, p, static_cast<unsigned*>(reduction.codes), lost);
-  if (place.lane == 0) static_cast<float*>(reduction.headers)[place.block] = step;
+}
+
+template <bool kResidual>
+__device__ inline bool reduce_at_once(const FourPlace& place, const Messages& messages,
+                                      const Reduction& reduction) {
+  float p[kFourPer], lost[kFourPer];
+  load_row(place, reduction.own, p);
+  if constexpr (kResidual) load_row(place, reduction.residual, lost);
+  add_messages(place, messages, p);
+  if constexpr (kResidual) divide_by_ranks(lost, reduction.divisor);
+  const auto divisor = static_cast<float>(reduction.divisor);
+  const float factor = reciprocal_of(reduction.divisor);
+#pragma unroll
+  for (int i = 0; i < kFourPer; ++i) {
+    p[i] = __fmul_rn(p[i], factor);
+    if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
+  }
+  if (!encode_four<kResidual>(place, p, static_cast<float*>(reduction.headers),
+                              static_cast<unsigned*>(reduction.codes)))
+    return false;
   if constexpr (kResidual) {
 #pragma unroll
-    for (int i = 0; i < kInt4Per; ++i) lost[i] = __fmul_rn(lost[i], divisor);
-    store<kAligned>(place, lost, reduction.residual);
+    for (int i = 0; i < kFourPer; ++i) p[i] = __fmul_rn(p[i], divisor);
+    store_row(place, p, reduction.residual);
   }
+  return true;
+}
+
+template <bool kResidual>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+    int4_reduce_pass(Messages messages, Reduction reduction, bool aligned) {
+  const FourPlace four(reduction.size);
+  if (in_words(four, aligned) && reduce_at_once<kResidual>(four, messages, reduction))
+    return;
+  one_by_one(four, reduction.size, [&](const Int4Place& place) {
+    reduce_one<kResidual>(place, messages, reduction);
+  });
 }
 
 // ---- launchers --------------------------------------------------------------------------
@@ -169,30 +142,22 @@ __global__ void __launch_bounds__(kThreads)
 inline int int4_encode(const float* src, float factor, float* residual, float* steps,
                        std::uint8_t* codes, std::size_t size, void* stream) {
   const bool aligned = aligned_to(16, src) && aligned_to(16, residual);
-  const auto kernel =
-      residual ? (aligned ? int4_encode_pass<true, true> : int4_encode_pass<true, false>)
-               : (aligned ? int4_encode_pass<false, true> : int4_encode_pass<false, false>);
-  return launch(kernel, size, kInt4Values, stream, src, factor, residual, steps,
-                reinterpret_cast<unsigned*>(codes), size);
+  return launch(residual ? int4_encode_pass<true> : int4_encode_pass<false>, size,
+                kFourValues, stream, src, factor, residual, steps,
+                reinterpret_cast<unsigned*>(codes), size, aligned);
 }
 
 inline int int4_decode(const float* steps, const std::uint8_t* codes, float* dst,
                        std::size_t size, bool add, void* stream) {
-  const bool aligned = aligned_to(16, dst);
-  const auto kernel =
-      add ? (aligned ? int4_decode_pass<true, true> : int4_decode_pass<true, false>)
-          : (aligned ? int4_decode_pass<false, true> : int4_decode_pass<false, false>);
-  return launch(kernel, size, kInt4Values, stream, steps,
-                reinterpret_cast<const unsigned*>(codes), dst, size);
+  return launch(add ? int4_decode_pass<true> : int4_decode_pass<false>, size, kFourValues,
+                stream, steps, reinterpret_cast<const unsigned*>(codes), dst, size,
+                aligned_to(16, dst));
 }
 
 inline int reduce_int4(Messages messages, Reduction reduction, void* stream) {
   const bool aligned = aligned_to(16, reduction.own) && aligned_to(16, reduction.residual);
-  const auto kernel =
-      reduction.residual
-          ? (aligned ? int4_reduce_pass<true, true> : int4_reduce_pass<true, false>)
-          : (aligned ? int4_reduce_pass<false, true> : int4_reduce_pass<false, false>);
-  return launch(kernel, reduction.size, kInt4Values, stream, messages, reduction);
+  return launch(reduction.residual ? int4_reduce_pass<true> : int4_reduce_pass<false>,
+                reduction.size, kFourValues, stream, messages, reduction, aligned);
 }
 
 }  // namespace brigade::kernels::cuda

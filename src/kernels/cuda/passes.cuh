@@ -18,154 +18,214 @@ __device__ inline Header get(const Header* headers, std::size_t block) {
 }
 __device__ inline NoHeader get(const NoHeader*, std::size_t) { return {}; }
 
-// p's codes. Where kLosing, `lost` becomes what they lose.
-template <class Format, bool kLosing>
-__device__ inline void encode_values(const float (&p)[Format::kPer],
-                                     const typename Format::Grid& grid,
-                                     typename Format::Code (&out)[Format::kPer],
-                                     float (&lost)[Format::kPer]) {
+// Whether the warp loads and stores whole words. The answer is asked for once a block, not
+// at each of them.
+template <int kValues>
+__device__ inline bool in_words(const Place<kValues>& place, bool aligned) {
+  return aligned && place.full();
+}
+
+// p's codes, four in a word. Where kLosing, `lost` becomes what they lose. The quick way is
+// compiled for full blocks only.
+template <class Format, bool kLosing, bool kFull>
+__device__ inline void encode_values(
+    const float (&p)[Format::kPer], const typename Format::Header& header,
+    FourWord<typename Format::Code> (&words)[Format::kPer / 4],
+    float (&lost)[Format::kPer]) {
+  const auto grid = Format::grid_of(header);
   const auto encode = [&](auto quick) {
+    constexpr bool kQuick = decltype(quick)::value;
 #pragma unroll
-    for (int i = 0; i < Format::kPer; ++i) {
-      out[i] = Format::template code_of<decltype(quick)::value>(p[i], grid);
-      if constexpr (kLosing)
-        lost[i] = Format::residual_of(p[i], Format::value_of(out[i], grid), grid);
+    for (int k = 0; k < Format::kPer / 4; ++k)
+      words[k] = Format::template word_of<kQuick>(p, k, grid);
+    if constexpr (kLosing) {
+      Format::values_of(words, header, lost);
+#pragma unroll
+      for (int i = 0; i < Format::kPer; ++i)
+        lost[i] = Format::template residual_of<kQuick>(p[i], lost[i], grid);
     }
   };
-  Format::is_quick(grid) ? encode(std::true_type()) : encode(std::false_type());
+  kFull&& Format::is_quick(grid) ? encode(std::bool_constant<kFull>())
+                                 : encode(std::false_type());
 }
 
 // p = src * factor + residual
-template <class Format, bool kResidual, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    encode_pass(const float* __restrict__ src, float factor, float* __restrict__ residual,
-                typename Format::Header* __restrict__ headers,
-                typename Format::Code* __restrict__ codes, std::size_t size) {
-  const Place<Format::kValues> place(size);
-  if (place.count <= 0) return;
+template <class Format, bool kResidual, bool kFull>
+__device__ inline void encode_block(const Place<Format::kValues>& place, const float* src,
+                                    float factor, float* residual,
+                                    typename Format::Header* headers,
+                                    typename Format::Code* codes) {
+  using Code = typename Format::Code;
   float p[Format::kPer], lost[Format::kPer];
-  load<kAligned>(place, src, p);
-  if constexpr (kResidual) load<kAligned>(place, residual, lost);
+  load<kFull>(place, src, p);
+  if constexpr (kResidual) load<kFull>(place, residual, lost);
 #pragma unroll
   for (int i = 0; i < Format::kPer; ++i) {
     p[i] = Format::scaled(p[i], factor);
     if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
   }
-  const auto header = Format::header_of(place, p);
-  typename Format::Code out[Format::kPer];
-  encode_values<Format, kResidual>(p, Format::grid_of(header), out, lost);
+  const auto header = Format::template header_of<kFull>(place, p);
+  FourWord<Code> words[Format::kPer / 4];
+  encode_values<Format, kResidual, kFull>(p, header, words, lost);
   if (place.lane == 0) put(headers, place.block, header);
-  store<kAligned>(place, out, codes);
+  store_words<Code, kFull>(place, words, codes);
   if constexpr (kResidual) {
-    if (!Format::keeps_residual(header)) store<kAligned>(place, lost, residual);
+    if (!Format::keeps_residual(header)) store<kFull>(place, lost, residual);
   }
 }
 
-template <class Format, bool kAdd, bool kAligned>
+template <class Format, bool kResidual>
+__global__ void __launch_bounds__(kThreads)
+    encode_pass(const float* __restrict__ src, float factor, float* __restrict__ residual,
+                typename Format::Header* __restrict__ headers,
+                typename Format::Code* __restrict__ codes, std::size_t size, bool aligned) {
+  const Place<Format::kValues> place(size);
+  if (place.count <= 0) return;
+  if (in_words(place, aligned))
+    encode_block<Format, kResidual, true>(place, src, factor, residual, headers, codes);
+  else
+    encode_block<Format, kResidual, false>(place, src, factor, residual, headers, codes);
+}
+
+// dst = decoded, or dst += decoded
+template <class Format, bool kAdd, bool kFull>
+__device__ inline void decode_block(const Place<Format::kValues>& place,
+                                    const typename Format::Header& header,
+                                    const typename Format::Code* codes, float* dst) {
+  using Code = typename Format::Code;
+  FourWord<Code> words[Format::kPer / 4];
+  float values[Format::kPer], out[Format::kPer];
+  load_words<Code, kFull>(place, codes, words);
+  if constexpr (kAdd) load<kFull>(place, dst, out);
+  Format::values_of(words, header, values);
+#pragma unroll
+  for (int i = 0; i < Format::kPer; ++i)
+    out[i] = kAdd ? __fadd_rn(out[i], values[i]) : values[i];
+  store<kFull>(place, out, dst);
+}
+
+// kWhole: a message has one header for all blocks.
+template <class Format, bool kWhole, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
     decode_pass(const typename Format::Header* __restrict__ headers,
                 const typename Format::Code* __restrict__ codes, float* __restrict__ dst,
-                std::size_t size) {
+                std::size_t size, bool aligned) {
   const Place<Format::kValues> place(size);
   if (place.count <= 0) return;
-  typename Format::Code in[Format::kPer];
-  float out[Format::kPer];
-  load<kAligned>(place, codes, in);
-  if constexpr (kAdd) load<kAligned>(place, static_cast<const float*>(dst), out);
-  const auto grid = Format::grid_of(get(headers, place.block));
-#pragma unroll
-  for (int i = 0; i < Format::kPer; ++i) {
-    const float value = Format::value_of(in[i], grid);
-    out[i] = kAdd ? __fadd_rn(out[i], value) : value;
-  }
-  store<kAligned>(place, out, dst);
+  const auto header = get(headers, kWhole ? 0 : place.block);
+  in_words(place, aligned) ? decode_block<Format, kAdd, true>(place, header, codes, dst)
+                           : decode_block<Format, kAdd, false>(place, header, codes, dst);
 }
 
 // sum += the messages' values, in order. Codes of several are loaded before any is added.
-// kWhole: a message has one header for all blocks.
-template <class Format, bool kWhole, bool kAligned>
+template <class Format, bool kWhole, bool kFull>
 __device__ inline void add_messages(const Place<Format::kValues>& place,
                                     const Messages& messages, float (&sum)[Format::kPer]) {
   using Header = typename Format::Header;
   using Code = typename Format::Code;
   constexpr int kAtOnce = 3;
+  const std::uint8_t* message = messages.first;
   for (int first = 0; first < messages.count; first += kAtOnce) {
     FourWord<Code> in[kAtOnce][Format::kPer / 4];
     Header headers[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (first + k >= messages.count) break;
-      const std::uint8_t* message = messages.first + (first + k) * messages.stride;
-      load_words<Code, kAligned>(
+      load_words<Code, kFull>(
           place, reinterpret_cast<const Code*>(message + messages.codes_at), in[k]);
       headers[k] = get(reinterpret_cast<const Header*>(message), kWhole ? 0 : place.block);
+      message += messages.stride;
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (first + k >= messages.count) break;
-      const auto grid = Format::grid_of(headers[k]);
+      float values[Format::kPer];
+      Format::values_of(in[k], headers[k], values);
 #pragma unroll
-      for (int i = 0; i < Format::kPer; ++i)
-        sum[i] = __fadd_rn(sum[i], Format::value_of(code_in<Code>(in[k], i), grid));
+      for (int i = 0; i < Format::kPer; ++i) sum[i] = __fadd_rn(sum[i], values[i]);
     }
+  }
+}
+
+// The CPU's float(1.0 / ranks): for whole numbers that are floats, rounding once gives it
+// too.
+__device__ inline float reciprocal_of(int ranks) {
+  return __frcp_rn(static_cast<float>(ranks));
+}
+
+// values /= divisor
+template <int kPer>
+__device__ inline void divide_by_ranks(float (&values)[kPer], int divisor) {
+  if ((divisor & (divisor - 1)) == 0) {
+    // A power of two: its reciprocal is exact.
+    const float factor = reciprocal_of(divisor);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) values[i] = __fmul_rn(values[i], factor);
+  } else {
+    const auto by = static_cast<float>(divisor);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) values[i] = __fdiv_rn(values[i], by);
   }
 }
 
 // p = sum * (1 / divisor) + residual / divisor, of which `lost` keeps the second part.
-template <class Format, bool kWhole, bool kResidual, bool kAligned>
+template <class Format, bool kWhole, bool kResidual, bool kFull>
 __device__ inline void owners_mean(const Place<Format::kValues>& place,
                                    const Messages& messages, const Reduction& reduction,
                                    float (&p)[Format::kPer], float (&lost)[Format::kPer]) {
-  load<kAligned>(place, reduction.own, p);
-  if constexpr (kResidual)
-    load<kAligned>(place, static_cast<const float*>(reduction.residual), lost);
-  add_messages<Format, kWhole, kAligned>(place, messages, p);
-  const auto divisor = static_cast<float>(reduction.divisor);
-  const auto factor = static_cast<float>(1.0 / reduction.divisor);
-  // Then a product is rounded as the quotient is.
-  const bool power_of_two = (reduction.divisor & (reduction.divisor - 1)) == 0;
+  load<kFull>(place, reduction.own, p);
+  if constexpr (kResidual) load<kFull>(place, reduction.residual, lost);
+  add_messages<Format, kWhole, kFull>(place, messages, p);
+  if constexpr (kResidual) divide_by_ranks(lost, reduction.divisor);
+  const float factor = reciprocal_of(reduction.divisor);
 #pragma unroll
   for (int i = 0; i < Format::kPer; ++i) {
     p[i] = __fmul_rn(p[i], factor);
-    if constexpr (kResidual) {
-      lost[i] = power_of_two ? __fmul_rn(lost[i], factor) : __fdiv_rn(lost[i], divisor);
-      p[i] = __fadd_rn(p[i], lost[i]);
-    }
+    if constexpr (kResidual) p[i] = __fadd_rn(p[i], lost[i]);
   }
 }
 
-// Codes of p; what they lose is kept.
-template <class Format, bool kResidual, bool kAligned>
+// Codes of p; what they lose is kept. `lost` is residual / divisor.
+template <class Format, bool kResidual, bool kFull>
 __device__ inline void encode_mean(const Place<Format::kValues>& place,
                                    const typename Format::Header& header,
                                    const Reduction& reduction,
                                    const float (&p)[Format::kPer],
                                    float (&lost)[Format::kPer]) {
-  typename Format::Code out[Format::kPer];
+  using Code = typename Format::Code;
+  FourWord<Code> words[Format::kPer / 4];
   float left[Format::kPer];
-  encode_values<Format, kResidual>(p, Format::grid_of(header), out, left);
+  encode_values<Format, kResidual, kFull>(p, header, words, left);
+  store_words<Code, kFull>(place, words, static_cast<Code*>(reduction.codes));
   if constexpr (kResidual) {
     const auto divisor = static_cast<float>(reduction.divisor);
     const bool keep = Format::keeps_residual(header);
 #pragma unroll
     for (int i = 0; i < Format::kPer; ++i)
       lost[i] = __fmul_rn(keep ? lost[i] : left[i], divisor);
+    store<kFull>(place, lost, reduction.residual);
   }
-  store<kAligned>(place, out, static_cast<typename Format::Code*>(reduction.codes));
-  if constexpr (kResidual) store<kAligned>(place, lost, reduction.residual);
 }
 
-template <class Format, bool kResidual, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    reduce_pass(Messages messages, Reduction reduction) {
+template <class Format, bool kResidual, bool kFull>
+__device__ inline void reduce_block(const Place<Format::kValues>& place,
+                                    const Messages& messages, const Reduction& reduction) {
   using Header = typename Format::Header;
+  float p[Format::kPer], lost[Format::kPer];
+  owners_mean<Format, false, kResidual, kFull>(place, messages, reduction, p, lost);
+  const Header header = Format::template header_of<kFull>(place, p);
+  if (place.lane == 0) put(static_cast<Header*>(reduction.headers), place.block, header);
+  encode_mean<Format, kResidual, kFull>(place, header, reduction, p, lost);
+}
+
+template <class Format, bool kResidual>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+    reduce_pass(Messages messages, Reduction reduction, bool aligned) {
   const Place<Format::kValues> place(reduction.size);
   if (place.count <= 0) return;
-  float p[Format::kPer], lost[Format::kPer];
-  owners_mean<Format, false, kResidual, kAligned>(place, messages, reduction, p, lost);
-  const Header header = Format::header_of(place, p);
-  if (place.lane == 0) put(static_cast<Header*>(reduction.headers), place.block, header);
-  encode_mean<Format, kResidual, kAligned>(place, header, reduction, p, lost);
+  in_words(place, aligned)
+      ? reduce_block<Format, kResidual, true>(place, messages, reduction)
+      : reduce_block<Format, kResidual, false>(place, messages, reduction);
 }
 
 // ---- launchers --------------------------------------------------------------------------
@@ -176,26 +236,22 @@ int encode(const float* src, float factor, float* residual,
            void* stream) {
   const bool aligned = aligned_to(16, src) && aligned_to(16, residual) &&
                        aligned_to(4 * sizeof(typename Format::Code), codes);
-  auto kernel =
-      aligned ? encode_pass<Format, false, true> : encode_pass<Format, false, false>;
+  auto kernel = encode_pass<Format, false>;
   if constexpr (Format::kFeedback) {
-    if (residual)
-      kernel = aligned ? encode_pass<Format, true, true> : encode_pass<Format, true, false>;
+    if (residual) kernel = encode_pass<Format, true>;
   }
   return launch(kernel, size, Format::kValues, stream, src, factor, residual, headers,
-                codes, size);
+                codes, size, aligned);
 }
 
-template <class Format>
+template <class Format, bool kWhole = false>
 int decode(const typename Format::Header* headers, const typename Format::Code* codes,
            float* dst, std::size_t size, bool add, void* stream) {
   const bool aligned =
       aligned_to(16, dst) && aligned_to(4 * sizeof(typename Format::Code), codes);
   const auto kernel =
-      add ? (aligned ? decode_pass<Format, true, true> : decode_pass<Format, true, false>)
-          : (aligned ? decode_pass<Format, false, true>
-                     : decode_pass<Format, false, false>);
-  return launch(kernel, size, Format::kValues, stream, headers, codes, dst, size);
+      add ? decode_pass<Format, kWhole, true> : decode_pass<Format, kWhole, false>;
+  return launch(kernel, size, Format::kValues, stream, headers, codes, dst, size, aligned);
 }
 
 template <class Format>
@@ -210,13 +266,12 @@ bool aligned_to_words(const Messages& messages, const Reduction& reduction) {
 template <class Format>
 int reduce(Messages messages, Reduction reduction, void* stream) {
   const bool aligned = aligned_to_words<Format>(messages, reduction);
-  auto kernel =
-      aligned ? reduce_pass<Format, false, true> : reduce_pass<Format, false, false>;
+  auto kernel = reduce_pass<Format, false>;
   if constexpr (Format::kFeedback) {
-    if (reduction.residual)
-      kernel = aligned ? reduce_pass<Format, true, true> : reduce_pass<Format, true, false>;
+    if (reduction.residual) kernel = reduce_pass<Format, true>;
   }
-  return launch(kernel, reduction.size, Format::kValues, stream, messages, reduction);
+  return launch(kernel, reduction.size, Format::kValues, stream, messages, reduction,
+                aligned);
 }
 
 }  // namespace brigade::kernels::cuda

@@ -15,6 +15,9 @@ constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
+// So many blocks of threads of a kernel that adds up messages shall fit a multiprocessor:
+// fewer keep too few loads under way, more leave too few registers.
+constexpr int kBlocksAtOnce = 3;
 constexpr int kRow = 4 * kLanes;  // values that a warp loads at once
 
 // As in cpu/kernel_body.h.
@@ -24,11 +27,16 @@ constexpr std::int32_t kInfBits = 0x7f800000;
 
 __device__ inline float quiet_nan() { return __int_as_float(0x7fc00000); }
 
-__device__ inline float step_of(double range, double levels) {
-  const double exact = range / levels;
-  const float nearest = __double2float_rn(exact);
-  return static_cast<double>(nearest) < exact ? __int_as_float(__float_as_int(nearest) + 1)
-                                              : nearest;
+// The smallest float >= range / kLevels, the CPU's, without a division: the product with
+// the reciprocal is so near that the answer is its nearest float or the next, and a float
+// times kLevels is exact.
+template <int kLevels>
+__device__ inline float step_of(double range) {
+  static_assert(kLevels < 256);
+  const float nearest = __double2float_rn(range * (1.0 / kLevels));
+  return static_cast<double>(nearest) * kLevels < range
+             ? __int_as_float(__float_as_int(nearest) + 1)
+             : nearest;
 }
 
 // t, rounded and held between two whole numbers, plus kRounder.
@@ -59,6 +67,11 @@ struct Divisor {
   }
 };
 
+// Which warp of the grid this is.
+__device__ inline std::size_t warp_of_grid() {
+  return std::size_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
+}
+
 // The warp's place: which block, how many values it has.
 template <int kValues>
 struct Place {
@@ -66,9 +79,9 @@ struct Place {
   std::size_t block, at;
   int count;  // <= kValues; <= 0: nothing to do
 
-  __device__ explicit Place(std::size_t size, unsigned of_threads = blockIdx.x) {
+  __device__ explicit Place(std::size_t size, std::size_t block = warp_of_grid())
+      : block(block) {
     lane = threadIdx.x % kLanes;
-    block = static_cast<std::size_t>(of_threads) * kWarps + threadIdx.x / kLanes;
     at = block * kValues;
     count = at >= size ? 0 : static_cast<int>(min(size - at, std::size_t{kValues}));
   }
@@ -78,15 +91,16 @@ struct Place {
   __device__ bool has(int i) const { return index(i) < count; }
 };
 
-// Whether what is read will be read again soon.
+// Where kFull, all of the block is there, and memory is aligned to whole loads.
+
+// Whether what is read, or written, will be read again soon.
 enum Reading { kStream, kKeep };
 
 // Reads a lane's values; those that are not there become 0.
-template <bool kAligned, Reading kReading = kStream, int kValues,
-          int kPer = kValues / kLanes>
+template <bool kFull, Reading kReading = kStream, int kValues, int kPer = kValues / kLanes>
 __device__ inline void load(const Place<kValues>& place, const float* from,
                             float (&to)[kPer]) {
-  if (kAligned && place.full()) {
+  if constexpr (kFull) {
 #pragma unroll
     for (int i = 0; i < kPer; i += 4) {
       const auto* address =
@@ -94,27 +108,31 @@ __device__ inline void load(const Place<kValues>& place, const float* from,
       const float4 four = kReading == kStream ? __ldcs(address) : *address;
       to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int i = 0; i < kPer; ++i)
-    to[i] = place.has(i) ? from[place.at + place.index(i)] : 0.0f;
+    for (int i = 0; i < kPer; ++i)
+      to[i] = place.has(i) ? from[place.at + place.index(i)] : 0.0f;
+  }
 }
 
-template <bool kAligned, int kValues, int kPer = kValues / kLanes>
+template <bool kFull, Reading kReading = kStream, int kValues, int kPer = kValues / kLanes>
 __device__ inline void store(const Place<kValues>& place, const float (&from)[kPer],
                              float* to) {
-  if (kAligned && place.full()) {
+  if constexpr (kFull) {
 #pragma unroll
     for (int i = 0; i < kPer; i += 4) {
-      __stcs(reinterpret_cast<float4*>(to + place.at + place.index(i)),
-             make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]));
+      auto* address = reinterpret_cast<float4*>(to + place.at + place.index(i));
+      const float4 four = make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]);
+      if constexpr (kReading == kStream)
+        __stcs(address, four);
+      else
+        *address = four;
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int i = 0; i < kPer; ++i)
-    if (place.has(i)) to[place.at + place.index(i)] = from[i];
+    for (int i = 0; i < kPer; ++i)
+      if (place.has(i)) to[place.at + place.index(i)] = from[i];
+  }
 }
 
 // Codes of one or two bytes, four of them at once: Four is a word of that many.
@@ -132,6 +150,21 @@ struct FourCodes<std::uint16_t> {
 template <class Code>
 using FourWord = typename FourCodes<Code>::Word;
 
+// The low byte, or the low two bytes, of each of the four.
+__device__ inline unsigned word_of_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+__device__ inline unsigned long long word_of_pairs(unsigned a, unsigned b, unsigned c,
+                                                   unsigned d) {
+  return static_cast<unsigned long long>(__byte_perm(c, d, 0x5410)) << 32 |
+         __byte_perm(a, b, 0x5410);
+}
+
+// 2^23 plus the word's j-th byte.
+__device__ inline float byte_above_2p23(unsigned word, int j) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650u + j));
+}
+
 // The i-th of a lane's codes.
 template <class Code, int kWords>
 __device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
@@ -139,54 +172,41 @@ __device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
 }
 
 // Reads a lane's codes, four in a word; those that are not there become 0.
-template <class Code, bool kAligned, int kValues, int kWords = kValues / kLanes / 4>
+template <class Code, bool kFull, int kValues, int kWords = kValues / kLanes / 4>
 __device__ inline void load_words(const Place<kValues>& place, const Code* from,
                                   FourWord<Code> (&to)[kWords]) {
   using Word = FourWord<Code>;
-  const bool whole = kAligned && place.full();
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
-    if (whole) {
+    if constexpr (kFull) {
       to[k] = __ldcs(reinterpret_cast<const Word*>(from + place.at + place.index(4 * k)));
-      continue;
-    }
-    to[k] = 0;
+    } else {
+      to[k] = 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (place.has(4 * k + j))
-        to[k] |= static_cast<Word>(from[place.at + place.index(4 * k + j)])
-                 << (8 * sizeof(Code) * j);
+      for (int j = 0; j < 4; ++j) {
+        if (place.has(4 * k + j))
+          to[k] |= static_cast<Word>(from[place.at + place.index(4 * k + j)])
+                   << (8 * sizeof(Code) * j);
+      }
     }
   }
 }
 
-template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>
-__device__ inline void load(const Place<kValues>& place, const Code* from,
-                            Code (&to)[kPer]) {
-  FourWord<Code> words[kPer / 4];
-  load_words<Code, kAligned>(place, from, words);
+template <class Code, bool kFull, int kValues, int kWords = kValues / kLanes / 4>
+__device__ inline void store_words(const Place<kValues>& place,
+                                   const FourWord<Code> (&from)[kWords], Code* to) {
+  using Word = FourWord<Code>;
 #pragma unroll
-  for (int i = 0; i < kPer; ++i) to[i] = code_in<Code>(words, i);
-}
-
-template <bool kAligned, class Code, int kValues, int kPer = kValues / kLanes>
-__device__ inline void store(const Place<kValues>& place, const Code (&from)[kPer],
-                             Code* to) {
-  using Word = typename FourCodes<Code>::Word;
-  if (kAligned && place.full()) {
-#pragma unroll
-    for (int i = 0; i < kPer; i += 4) {
-      Word word = 0;
+  for (int k = 0; k < kWords; ++k) {
+    Code* four = to + place.at + place.index(4 * k);
+    if constexpr (kFull) {
+      __stcs(reinterpret_cast<Word*>(four), from[k]);
+    } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        word |= static_cast<Word>(from[i + j]) << (8 * sizeof(Code) * j);
-      __stcs(reinterpret_cast<Word*>(to + place.at + place.index(i)), word);
+        if (place.has(4 * k + j)) four[j] = code_in<Code>(from, 4 * k + j);
     }
-    return;
   }
-#pragma unroll
-  for (int i = 0; i < kPer; ++i)
-    if (place.has(i)) to[place.at + place.index(i)] = from[i];
 }
 
 // ---- launching --------------------------------------------------------------------------
