@@ -122,6 +122,7 @@ struct ElasticTraining::State {
   int64_t save_every = 0;
   int64_t last_step = std::numeric_limits<int64_t>::max();
   bool formed = false;
+  bool has_buckets = false;  // those of the training: the present generation is formed
   bool somebody_waited = false;
   int64_t next_notice = 0;  // in the step after so many
   std::optional<Clock::time_point> step_began;
@@ -269,7 +270,8 @@ void ElasticTraining::State::form_after(const std::string& why) {
 
 void ElasticTraining::State::leave(const std::string& failure) {
   job->leave(failure);
-  replica.note_buckets();
+  // The Reducer of a generation that was not formed has other buckets.
+  if (std::exchange(has_buckets, false)) replica.note_buckets();
   core.leave_group();
   replica.take_back();
 }
@@ -304,6 +306,7 @@ void ElasticTraining::State::form(const ElasticJob::State::Place& place, int64_t
   job->join(place);
   core.rejoin(job->group());
   take_up_state(bytes);
+  has_buckets = true;
   job->say_formed();
 }
 

@@ -244,6 +244,18 @@ TEST_F(ElasticMembership, IsOverWithoutAnybodyWhoHasTheState) {
             std::string::npos);
 }
 
+TEST_F(ElasticMembership, ReplacementsBeginWhereAllDiedBeforeTheyHadTheState) {
+  begin(1);
+  ready(0);
+  turn();
+  members_->ended(0, "rank 0 ended by SIGKILL", now_);
+  start(1);
+  ready(1);
+  turn();
+  EXPECT_FALSE(members_->finished());
+  EXPECT_EQ(heard(1), Texts{"place 1 0 1 rank 0 ended by SIGKILL"});
+}
+
 TEST_F(ElasticMembership, FewerThanTheLeastWaitForMore) {
   form(2, {.min_workers = 2});
   members_->ended(1, "rank 1 ended", now_);

@@ -176,23 +176,29 @@ TEST(Elastic, AfterADeathBetweenTwoStepsTheRunEqualsOneOfAsManyRanksFromThatStat
 }
 
 // The same later, with momentum and what a hook keeps: against a run of two that takes up
-// the checkpoint of step 12, the only one.
-void expect_to_go_on_as_from_a_checkpoint(const std::string& hook, int64_t death) {
-  SCOPED_TRACE(hook);
+// the checkpoint of step 12, the only one. With `again`, a replacement dies as well, when
+// it is about to take up the state.
+void expect_to_go_on_as_from_a_checkpoint(const std::string& hook, int64_t death,
+                                          bool again = false) {
+  SCOPED_TRACE(hook + (again ? ", a replacement dies" : ""));
   const TemporaryFolder folder;
   const std::vector<std::string> options{"samples=54", "batch=2", "epochs=2",
                                          "checkpoint=12", hook};
   auto dies = options;
-  dies.insert(dies.end(), {"kills=1", "at=next:" + std::to_string(death) + ":2"});
-  const Outcome shrunk = outcome_of(
-      testing::run_command(words_of({"-n", "3"}, folder.path(), dies), within(60)),
-      folder.path());
+  dies.insert(dies.end(), {again ? "kills=2" : "kills=1",
+                           "at=load:0:2,next:" + std::to_string(death) + ":2"});
+  std::vector<std::string> launcher{"-n", "3"};
+  if (again)
+    launcher.insert(launcher.end(), {"--replace", "--max-restarts=1", "--grace=20000"});
+  const Outcome shrunk =
+      outcome_of(testing::run_command(words_of(launcher, folder.path(), dies), within(60)),
+                 folder.path());
   const Outcome resumed = outcome_of(
       testing::run_command(words_of({"-n", "2"}, folder.path(), options), within(60)),
       folder.path());
   expect_good_end(shrunk, 2, /*exact=*/false);
   expect_good_end(resumed, 2, /*exact=*/false);
-  ASSERT_EQ(shrunk.deaths.size(), 1U);
+  ASSERT_EQ(shrunk.deaths.size(), again ? 2U : 1U);
   EXPECT_EQ(shrunk.events.back().step, death);
   EXPECT_EQ(resumed.events.back().step, 12);
   EXPECT_EQ(shrunk.endings[0].hash, resumed.endings[0].hash);
@@ -206,6 +212,7 @@ TEST(Elastic, AfterALaterDeathTheRunEqualsOneFromTheCheckpointOfThatMoment) {
   // What these send depends on the layout of the buckets, which must go on, too.
   expect_to_go_on_as_from_a_checkpoint("hook=int8", 11);
   expect_to_go_on_as_from_a_checkpoint(kBatched, 11);
+  expect_to_go_on_as_from_a_checkpoint(std::string(kBatched) + ",ef=0", 12, /*again=*/true);
 }
 
 TEST(Elastic, TheDemonstrationSurvivesItsDeath) {

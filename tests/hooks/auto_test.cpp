@@ -172,6 +172,14 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
     EXPECT_TRUE(resumed->after(1, waiting(0.7, 0.1)).settled);
 }
 
+TEST(AutoJudge, WhoDecidesInAnothersPlaceMeasuresTheExactHookFirst) {
+  const auto judge = judge_with({1, 0.5});
+  const Verdict verdict = judge->after(1, waiting(0.5, 0.3));
+  EXPECT_EQ(verdict.hook, 0u);
+  EXPECT_FALSE(verdict.settled);
+  EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
+}
+
 TEST(AutoPrediction, SlowLinksWantFewBytesAndQuickOnesNone) {
   const Reductions reductions{2, 2, {{{1024, 1024}, {1024}}, {{1024, 1024}}}};
   std::vector<cost::HookCost> costs;

@@ -6,7 +6,8 @@ import subprocess
 import time
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo")
-# Debian's slurmctld and slurmd are in /usr/sbin. Nodes have four CPUs, whatever the machine has.
+# Debian's slurmctld and slurmd are in /usr/sbin. Nodes have four CPUs, whatever the machine has. The daemons wait for each other longer than the
+# usual 2 and 10 seconds: on a machine that is busy with other work a daemon may not get the processor for as long.
 CONFIGURATION = """
 ClusterName=brigade
 SlurmctldHost=head(10.99.0.1)
@@ -22,6 +23,9 @@ SelectTypeParameters=CR_CPU
 SchedulerType=sched/builtin
 SlurmdParameters=config_overrides
 ReturnToService=2
+TCPTimeout=60
+MessageTimeout=100
+BatchStartTimeout=100
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid

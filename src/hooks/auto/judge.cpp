@@ -49,6 +49,8 @@ class StepJudge : public Judge {
       case Phase::comparing:
         return compare(hook, seen);
       case Phase::measuring:
+        // The rank that has decided so far is gone: what it knew must be measured again.
+        if (hook != 0) return {0, false, "another rank decides now; looking again"};
         windows_.clear();
         outlook_ = predict_(seen);
         [[fallthrough]];

@@ -126,10 +126,13 @@ bool Membership::all_are_here(Time now) const {
 }
 
 void Membership::publish(Time now) {
-  const bool all_done = std::ranges::all_of(workers_, [](const auto& entry) {
-    return !entry.second.member || entry.second.done;
-  });
-  if (generation_ >= 0 && all_done) return finish();
+  int members_left = 0, done = 0;
+  for (const auto& [number, worker] : workers_) {
+    members_left += worker.member;
+    done += worker.member && worker.done;
+  }
+  // Where all have died before they had the state, their replacements begin.
+  if (members_left > 0 && done == members_left) return finish();
   std::vector<int> members;
   // Workers that hold the state come first: nothing depends on it, but ranks then change
   // least.

@@ -41,7 +41,8 @@ double byte_seconds(const ProcessGroup& group, int ranks_per_host) {
   const int ranks = group.size(), host = group.rank() / ranks_per_host;
   const int64_t part = kSent / (ranks - ranks_per_host);
   std::vector<int64_t> lengths(static_cast<size_t>(ranks), part);
-  std::fill_n(lengths.begin() + host * ranks_per_host, ranks_per_host, 0);
+  const int first_here = host * ranks_per_host;
+  std::fill_n(lengths.begin() + first_here, ranks_per_host, 0);
   const int64_t sent = part * (ranks - ranks_per_host);
   at::Tensor out = at::ones({sent}, at::kByte), in = at::zeros_like(out);
   const double begin = processor_seconds();
