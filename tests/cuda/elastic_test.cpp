@@ -59,7 +59,7 @@ TEST(ElasticOverNccl, RandomKillsAreSurvived) {
   if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU on this machine";
   const Outcome outcome =
       train_on_gpu({"-n", "3", "--replace", "--max-restarts", "40"},
-                   "kills=5 mean_ms=9000 samples=64 epochs=250 pause_ms=2 "
+                   "kills=3 mean_ms=6000 samples=64 epochs=120 pause_ms=2 "
                    "hook=powersgd:rank=2,min_rate=0.1,start=10");
   expect_good_end(outcome, 3);
   EXPECT_GE(outcome.deaths.size(), 1U);

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
 // else: it moves fewer bytes than two passes over all messages, except for few ranks
 // without a residual.
 template <bool kResidual>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kThreads, 3)
     mean_pass(Messages messages, Reduction reduction, Range* __restrict__ ranges,
               bool aligned) {
   using Format = AffineFormat;

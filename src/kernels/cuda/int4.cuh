@@ -127,7 +127,7 @@ __device__ inline bool reduce_at_once(const FourPlace& place, const Messages& me
 }
 
 template <bool kResidual>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kThreads, 4)
     int4_reduce_pass(Messages messages, Reduction reduction, bool aligned) {
   const FourPlace four(reduction.size);
   if (in_words(four, aligned) && reduce_at_once<kResidual>(four, messages, reduction))

@@ -219,7 +219,7 @@ __device__ inline void reduce_block(const Place<Format::kValues>& place,
 }
 
 template <class Format, bool kResidual>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kThreads, blocks_at_once(Format::kValues, kResidual))
     reduce_pass(Messages messages, Reduction reduction, bool aligned) {
   const Place<Format::kValues> place(reduction.size);
   if (place.count <= 0) return;
