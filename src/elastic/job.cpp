@@ -1,7 +1,6 @@
 #include "elastic/job.h"
 
 #include <charconv>
-#include <future>
 #include <sstream>
 
 #include "base/exception_text.h"
@@ -157,8 +156,6 @@ std::optional<ElasticJob::State::Place> ElasticJob::State::wait_for_place(int64_
   throw RendezvousError("elastic: the launcher is gone: " + lost_);
 }
 
-// On a thread of its own, which is left behind when the generation ends while sockets
-// connect: gloo cannot be interrupted there.
 void ElasticJob::State::join(const Place& place) {
   {
     std::lock_guard lock(mutex_);
@@ -174,18 +171,7 @@ void ElasticJob::State::join(const Place& place) {
   plan.backend = backend_;
   plan.timeout = timeout_;
   plan.abort = place.abort;
-  auto made = std::make_shared<std::promise<ProcessGroup>>();
-  auto group = made->get_future();
-  std::thread([plan, made] {
-    try {
-      made->set_value(group::join_generation(plan));
-    } catch (...) {
-      made->set_exception(std::current_exception());
-    }
-  }).detach();
-  while (group.wait_for(milliseconds(5)) != std::future_status::ready)
-    place.abort->throw_if_aborted();
-  group_ = group.get();
+  group_ = group::join_generation(plan);
   if (auto* page = group::RankPage::of_this_process()) {
     page->update([&](group::RankStatus& status) {
       status.generation = place.generation;

@@ -26,8 +26,8 @@ struct GenerationPlan {
   std::shared_ptr<AbortSwitch> abort;
 };
 
-// Collective over the members. Everything that waits in the group, in this function too
-// except while sockets connect, ends when plan.abort is thrown.
+// Collective over the members. Everything that waits in the group, in this function and in
+// those that make groups from it too, ends when plan.abort is thrown.
 ProcessGroup join_generation(const GenerationPlan& plan);
 
 }  // namespace brigade::group

@@ -1,6 +1,8 @@
 // How groups come about: from the environment, from another group, from somebody else's.
+#include <future>
 #include <numeric>
 #include <sstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -24,6 +26,8 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr std::chrono::seconds kDefaultTimeout{300};
 // A peer that dies while the ranks connect must not hold the others for long.
 constexpr std::chrono::milliseconds kConnectGeneration{10'000};
+// How often one who connects looks whether the group was aborted.
+constexpr std::chrono::milliseconds kLookAtSwitch{5};
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
@@ -124,6 +128,26 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   return gloo;
 }
 
+// Gloo cannot be interrupted while sockets connect, and a peer that died meanwhile is
+// waited for. So where there is a switch, a thread of its own connects; it is left behind
+// when the switch is thrown.
+void connect_unless_aborted(const std::shared_ptr<State>& state) {
+  if (!state->abort) return group::connect(*state);
+  auto made = std::make_shared<std::promise<void>>();
+  auto connected = made->get_future();
+  std::thread([state, made] {
+    try {
+      group::connect(*state);
+      made->set_value();
+    } catch (...) {
+      made->set_exception(std::current_exception());
+    }
+  }).detach();
+  while (connected.wait_for(kLookAtSwitch) != std::future_status::ready)
+    state->abort->throw_if_aborted();
+  connected.get();
+}
+
 ProcessGroup make_alone(const Environment& environment, std::chrono::milliseconds timeout) {
   auto state = std::make_shared<State>();
   state->store = c10::make_intrusive<c10d::HashStore>();
@@ -158,7 +182,7 @@ ProcessGroup make_child(const State& parent, const std::string& prefix,
   state->device = parent.device;
   // Gloo itself would not say who is missing.
   group::gather_texts(*state, prefix, "", state->timeout);
-  group::connect(*state);
+  connect_unless_aborted(state);
   return ProcessGroup(std::move(state));
 }
 
@@ -276,7 +300,7 @@ ProcessGroup group::join_generation(const GenerationPlan& plan) {
   state->gloo = choose_gloo(*state, "", plan.host);
   state->gloo.connect_timeout = std::min(plan.timeout, kConnectGeneration);
   state->gloo.works = plan.abort->works();
-  connect(*state);
+  connect_unless_aborted(state);
   return ProcessGroup(std::move(state));
 }
 

@@ -17,23 +17,55 @@ using Clock = std::chrono::steady_clock;
 // Of the groups; nothing here may wait for it.
 constexpr std::chrono::milliseconds kWholeLimit{60'000};
 constexpr std::chrono::seconds kSoon{20};
+constexpr std::chrono::milliseconds kMoment{500};
 constexpr const char* kEnded = "it came to its end";
+
+GenerationPlan plan_of(const ProcessGroup& met, const std::string& prefix) {
+  GenerationPlan plan;
+  plan.store = met.store();
+  plan.prefix = prefix;
+  plan.rank = met.rank();
+  plan.size = met.size();
+  plan.backend = "gloo";
+  plan.timeout = kWholeLimit;
+  plan.abort = std::make_shared<AbortSwitch>();
+  return plan;
+}
 
 struct Abortable {
   Abortable(const ProcessGroup& met, const std::string& prefix) {
-    GenerationPlan plan;
-    plan.store = met.store();
-    plan.prefix = prefix;
-    plan.rank = met.rank();
-    plan.size = met.size();
-    plan.backend = "gloo";
-    plan.timeout = kWholeLimit;
-    plan.abort = abort;
+    const GenerationPlan plan = plan_of(met, prefix);
+    abort = plan.abort;
     group = join_generation(plan);
   }
-  std::shared_ptr<AbortSwitch> abort = std::make_shared<AbortSwitch>();
+  std::shared_ptr<AbortSwitch> abort;
   ProcessGroup group;
 };
+
+// A rank with it says where gloo listens, and never learns where its peers do. It tells
+// when it has come so far.
+class StoreThatStops : public c10d::PrefixStore {
+ public:
+  StoreThatStops(c10::intrusive_ptr<c10d::Store> store, std::string tells)
+      : PrefixStore("stops", std::move(store)), tells_(std::move(tells)) {}
+  bool check(const std::vector<std::string>& keys) override {
+    const bool of_gloo = keys.front().find("/gloo/") != std::string::npos;
+    if (of_gloo) PrefixStore::set(tells_, std::vector<uint8_t>{1});
+    return !of_gloo && PrefixStore::check(keys);
+  }
+
+ private:
+  const std::string tells_;
+};
+
+std::string text_of_joining(const GenerationPlan& plan) {
+  try {
+    join_generation(plan);
+    return kEnded;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
 
 c10::intrusive_ptr<c10d::Work> broadcast(const ProcessGroup& group,
                                          const at::Tensor& tensor) {
@@ -107,6 +139,28 @@ TEST(AbortSwitch, WhatBeginsAfterItDoesNotDependOnGloosOwnErrors) {
     }
     met.barrier();
     whole.abort->abort("the end");
+  });
+}
+
+// The others of four come and do not connect, as those who die then. Whether gloo waits for
+// a peer to connect is chance: with three of them it nearly always does, for 10 s.
+TEST(AbortSwitch, EndsConnecting) {
+  testing::run_ranks(4, [](ProcessGroup met) {
+    GenerationPlan plan = plan_of(met, "connecting");
+    const auto key = [](int rank) { return "rank " + std::to_string(rank) + " stops"; };
+    plan.store = c10::make_intrusive<c10d::PrefixStore>("stops", met.store());
+    if (met.rank() != 0)
+      plan.store = c10::make_intrusive<StoreThatStops>(met.store(), key(met.rank()));
+    std::string text;
+    std::thread joining([&] { text = text_of_joining(plan); });
+    met.store()->wait({"stops/" + key(1), "stops/" + key(2), "stops/" + key(3)},
+                      kWholeLimit);
+    // Rank 0 is then most likely where gloo waits; the result is the same before.
+    std::this_thread::sleep_for(kMoment);
+    plan.abort->abort("the test says so");
+    joining.join();
+    EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
+    met.barrier();
   });
 }
 
