@@ -4,8 +4,6 @@
 #include <c10/util/Logging.h>
 #include <signal.h>
 
-#include <future>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/exception_text.h"
@@ -101,32 +99,14 @@ void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
 
 // NCCL connects its ranks in their first collective, and waits without a limit for one that
 // dies meanwhile, where nothing can abort it. So a group that may be aborted has its first
-// one here, on a thread that is left behind then.
+// one here, where somebody looks after it.
 void connect_communicator(const ProcessGroup::State& state) {
-  auto promise = std::make_shared<std::promise<void>>();
-  auto connected = promise->get_future();
-  std::thread([group = state.group, promise] {
-    try {
-      const c10::Device device = *group->getBoundDeviceId();
-      const c10::impl::VirtualGuardImpl cuda(device.type());
-      cuda.setDevice(device);
-      std::vector<at::Tensor> one{at::zeros({1}, device)};
-      group->allreduce(one)->wait();
-      cuda.getStream(device).synchronize();
-      promise->set_value();
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  constexpr std::chrono::milliseconds kLook{2};
-  const auto deadline = std::chrono::steady_clock::now() + state.timeout;
-  while (connected.wait_for(kLook) != std::future_status::ready) {
-    state.abort->throw_if_aborted();
-    if (std::chrono::steady_clock::now() >= deadline)
-      throw RendezvousError("NCCL has not connected the ranks within " +
-                            std::to_string(state.timeout.count()) + " ms");
-  }
-  connected.get();
+  const c10::Device device = *state.group->getBoundDeviceId();
+  const c10::impl::VirtualGuardImpl cuda(device.type());
+  cuda.setDevice(device);
+  std::vector<at::Tensor> one{at::zeros({1}, device)};
+  state.group->allreduce(one)->wait();
+  cuda.getStream(device).synchronize();
 }
 
 void connect_cpu(ProcessGroup::State& state, std::string& endpoints) {

@@ -128,9 +128,9 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   return gloo;
 }
 
-// Gloo cannot be interrupted while sockets connect, and a peer that died meanwhile is
-// waited for. So where there is a switch, a thread of its own connects; it is left behind
-// when the switch is thrown.
+// Neither gloo nor NCCL can be interrupted while they connect, and a peer that died
+// meanwhile is waited for, by NCCL for ever. So where there is a switch, a thread of its own
+// connects; it is left behind when the switch is thrown, or the time is up.
 void connect_unless_aborted(const std::shared_ptr<State>& state) {
   if (!state->abort) return group::connect(*state);
   auto made = std::make_shared<std::promise<void>>();
@@ -143,8 +143,13 @@ void connect_unless_aborted(const std::shared_ptr<State>& state) {
       made->set_exception(std::current_exception());
     }
   }).detach();
-  while (connected.wait_for(kLookAtSwitch) != std::future_status::ready)
+  const auto deadline = std::chrono::steady_clock::now() + state->timeout;
+  while (connected.wait_for(kLookAtSwitch) != std::future_status::ready) {
     state->abort->throw_if_aborted();
+    if (std::chrono::steady_clock::now() >= deadline)
+      throw RendezvousError(state->backend + " has not connected the ranks within " +
+                            std::to_string(state->timeout.count()) + " ms");
+  }
   connected.get();
 }
 
