@@ -129,8 +129,8 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
 }
 
 // Neither gloo nor NCCL can be interrupted while they connect, and a peer that died
-// meanwhile is waited for, by NCCL for ever. So where there is a switch, a thread of its own
-// connects; it is left behind when the switch is thrown, or the time is up.
+// meanwhile is waited for, by NCCL for ever. So where there is a switch, a thread of its
+// own connects; it is left behind when the switch is thrown, or the time is up.
 void connect_unless_aborted(const std::shared_ptr<State>& state) {
   if (!state->abort) return group::connect(*state);
   auto made = std::make_shared<std::promise<void>>();
