@@ -129,9 +129,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // and to(dtype) give a parameter another accumulator, and gradients would silently stay
   // local.
   bool hooks_in_place() const;
+  void refuse_capture() const;
   // Calls into the Reducer; its complaint about missing gradients gets the parameters'
   // names.
-  void refuse_capture() const;
   void prepare_forward();
   void meet_before_forward();
   void prepare_backward(const std::vector<at::Tensor>& results);
