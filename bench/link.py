@@ -40,6 +40,7 @@ class Link:
                 self._run(f"ip -n {name} addr add 10.78.0.{place + 1}/24 dev brg0")
                 self._run(f"ip -n {name} link set lo up")
                 self._run(f"ip -n {name} link set brg0 up")
+                self._use_cubic(name, place)
                 self._shape(name, "add")
         except BaseException:
             self.__exit__()
@@ -51,6 +52,12 @@ class Link:
         self.rate = rate
         for name in self.names:
             self._shape(name, "change")
+
+    @staticmethod
+    def _use_cubic(name, place):
+        """Linux's own congestion control, whatever this machine is set to; a kernel without it keeps what it has."""
+        words = f"ip -n {name} route change 10.78.0.0/24 dev brg0 proto kernel scope link src 10.78.0.{place + 1} congctl cubic"
+        subprocess.run(words.split(), capture_output=True)
 
     def _shape(self, name, action):
         self._run(f"tc -n {name} qdisc {action} dev brg0 root tbf rate {self.rate} burst 256kb latency 50ms")
@@ -83,6 +90,7 @@ class DelayedLink(Link):
                 self._run(f"ip -n {name} addr add 10.78.0.{place + 1}/24 dev brg0")
                 self._run(f"ip -n {name} link set lo up")
                 self._run(f"ip -n {name} link set brg0 up")
+                self._use_cubic(name, place)
                 self._run(f"ip -n {middle} link set end{place} up")
             # Before all ranks: a packet that waits for its processor is later than it should be.
             command = ["ip", "netns", "exec", middle, "chrt", "-r", "20",

@@ -2,8 +2,15 @@
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "brigade/error.h"
 #include "brigade/launch.h"
@@ -48,6 +55,39 @@ TEST(ShapedLink, IsAsSlowAsItWasAskedToBe) {
            if (!values.eq(3).all().item<bool>()) throw Error("a wrong sum");
            // Each sends 4/3 MB, half a second; a little is let through at once.
            if (time.count() < 0.4) throw Error("too quick for 20 Mbit/s");
+         },
+         {.wall = std::chrono::seconds(30), .prefix = false});
+}
+
+// What the sockets of this process to other hosts use.
+std::set<std::string> congestion_controls() {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_in own{}, peer{};
+    socklen_t own_length = sizeof own, peer_length = sizeof peer;
+    std::array<char, 16> name{};
+    socklen_t length = name.size();
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+        getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+        peer.sin_family == AF_INET && own.sin_addr.s_addr != peer.sin_addr.s_addr &&
+        getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) == 0)
+      found.insert(name.data());
+  }
+  return found;
+}
+
+TEST(ShapedLink, IsTheSameWhateverCongestionControlAMachineIsSetTo) {
+  const std::string why = testing::why_no_network_namespaces();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const ShapedLink link(2, 1e9);
+  launch(2,
+         [&](int rank) {
+           link.enter(rank);  // and so does this change the host's setting only
+           std::ofstream("/proc/sys/net/ipv4/tcp_congestion_control") << "reno";
+           const ProcessGroup group = link.join(rank, std::chrono::seconds(20));
+           if (congestion_controls() != std::set<std::string>{"cubic"})
+             throw Error("not only cubic");
          },
          {.wall = std::chrono::seconds(30), .prefix = false});
 }

@@ -15,7 +15,7 @@ from command import BRIGADE, InFolder, environment, running, wait_until, workers
 class Info(InFolder):
     def test_says_what_there_is_and_why_not(self):
         text = self.good("info").stdout
-        for word in ("LibTorch", "2.11", "backend gloo", "interfaces", "127.0.0.1", "powersgd", "adamw", "avx2"):
+        for word in ("LibTorch", "2.11", "backend gloo", "interfaces", "127.0.0.1", "congestion control", "powersgd", "adamw", "avx2"):
             self.assertIn(word, text)
         self.assertRegex(text, r"CUDA +(yes|no: \w)")
         self.assertRegex(text, r"backend nccl +(yes|no: \w)")

@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -125,6 +126,14 @@ Json interfaces_part() {
   return all;
 }
 
+// What the kernel does about crowded links, or empty where it does not say.
+std::string congestion_control() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_congestion_control");
+  std::string name;
+  file >> name;
+  return name;
+}
+
 Json hooks_part() {
   Json all = Json::array();
   for (const HookEntry& entry : hook_table()) {
@@ -148,6 +157,7 @@ Json everything() {
   info["cores"] = cores_part();
   info["instruction_sets"] = isa_part();
   info["interfaces"] = interfaces_part();
+  info["congestion_control"] = congestion_control();
   const std::string no_link = ShapedLink::missing();
   info["shaped_link"] = no_link.empty() ? available() : not_available(no_link);
   info["hooks"] = hooks_part();
@@ -191,6 +201,11 @@ void print_machine(const Json& info) {
                      joined(one["addresses"]));
     heading = "";
   }
+  const std::string control = info["congestion_control"];
+  say("TCP", "congestion control " + (control.empty() ? "unknown" : control) +
+                 (control == "bbr" ? "; cubic can be twice as quick among four hosts "
+                                     "(docs/bench_and_plan.md)"
+                                   : ""));
 }
 
 void print(const Json& info) {
