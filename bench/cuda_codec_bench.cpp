@@ -1,8 +1,8 @@
 // Speed of the codecs on a GPU, as a share of a device copy's bandwidth.
 //
-// cuda_codec_bench [MiB of values...]: for each codec and pass, the bytes it must read and
-// write over the time it takes, beside a copy that moves as many in the same run. Both with
-// the CUDA kernels and with ATen's operations. What the kernels write is compared with the
+// cuda_codec_bench [MiB of values...] [CODEC...]: for each codec (or those that are named)
+// and pass, the bytes it must read and write over the time it takes, beside a copy that
+// moves as many in the same run. Both with the CUDA kernels and with ATen's operations. What the kernels write is compared with the
 // CPU's, bit for bit, in every pass; exits with 1 if one differs. What fits into the GPU's
 // cache stays there, for the copy too.
 #include <ATen/ATen.h>
@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,11 @@ using namespace brigade;
 const at::Device kGpu{at::kCUDA, 0};
 
 // Milliseconds of one call: the median of rounds of several calls.
-double time_of(const std::function<void()>& body) {
-  constexpr int kRounds = 20, kCalls = 10;
+double time_of(const std::function<void()>& body, int rounds = 20) {
+  constexpr int kCalls = 10;
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   std::vector<double> times;
-  for (int round = -3; round < kRounds; ++round) {
+  for (int round = -3; round < rounds; ++round) {
     c10::Event begin(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
     c10::Event end(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
     begin.record(cuda.getStream(kGpu));
@@ -41,8 +42,8 @@ double time_of(const std::function<void()>& body) {
     end.synchronize();
     if (round >= 0) times.push_back(begin.elapsedTime(end) / kCalls);
   }
-  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
-  return times[kRounds / 2];
+  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
+  return times[rounds / 2];
 }
 
 double terabytes_a_second(double bytes, double ms) { return bytes / ms * 1e-9; }
@@ -134,7 +135,7 @@ bool bench(const Codec& codec, const Codec& aten, int64_t n) {
     const Memory memory = host.on(kGpu);
     const double copy = copy_speed(static_cast<int64_t>(pass.bytes));
     const double ms = time_of([&] { pass.run(codec, memory); });
-    const double slow = time_of([&] { pass.run(aten, memory); });
+    const double slow = time_of([&] { pass.run(aten, memory); }, 5);
     std::printf("%-14s %-17s %6.0f %9.4f %8.2f %6.0f %% %12.1f   %s\n",
                 std::string(codec.name()).c_str(), pass.name,
                 4.0 * static_cast<double>(n) / (1 << 20), ms,
@@ -158,7 +159,13 @@ int main(int count, char** arguments) try {
     return 1;
   }
   std::vector<int64_t> sizes;
-  for (int i = 1; i < count; ++i) sizes.push_back(std::atoll(arguments[i]));
+  std::vector<std::string> names;
+  for (const std::string argument : std::span(arguments, count).subspan(1)) {
+    if (argument.find_first_not_of("0123456789") == std::string::npos)
+      sizes.push_back(std::stoll(argument));
+    else
+      names.push_back(argument);
+  }
   if (sizes.empty()) sizes = {4, 64, 256};
   std::printf("%-14s %-17s %6s %9s %8s %8s %12s   %s\n", "codec", "pass", "MiB", "ms",
               "TB/s", "of copy", "x of ATen", "verified");
@@ -168,8 +175,9 @@ int main(int count, char** arguments) try {
     for (const Make make : std::initializer_list<Make>{
              make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
              make_affine_block_codec, make_affine_tensor_codec}) {
-      verified = bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18) &&
-                 verified;
+      const auto codec = make(CodecPath::by_device);
+      if (!names.empty() && std::ranges::find(names, codec->name()) == names.end()) continue;
+      verified = bench(*codec, *make(CodecPath::aten), size << 18) && verified;
     }
   }
   return verified ? 0 : 1;
