@@ -1,7 +1,9 @@
 // Affine with one block for all values, in two passes: the first leaves a range for each of
 // its blocks of threads in scratch memory, the second makes the header of them. Both have
-// so few blocks of threads that each does many blocks of values; the second begins with
-// what the first read or wrote last, which is still in the cache.
+// so few blocks of threads that each does many blocks of values.
+//
+// The second pass begins at the end, with what the first one left in the cache. So that
+// this is there, what the first one reads and writes before it passes by the cache.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +11,11 @@
 
 namespace brigade::kernels::cuda {
 
+constexpr int kWarps = kThreads / kLanes;
 constexpr int kRanges = kAffineScratchBytes / sizeof(Range);
+
+// Less than a GPU's cache holds: 24 MiB did most on an H200, which has 60.
+constexpr std::size_t kKeptBytes = std::size_t{24} << 20;
 
 // The range of what every thread has, for the first warp.
 __device__ inline Range of_threads(Range mine) {
@@ -31,20 +37,29 @@ __device__ inline void each_place(std::size_t size, bool from_end, Body body) {
     body(Place<kValues>(size, from_end ? all - 1 - block : block));
 }
 
-// What the whole grid sees of all p's: read(full, place, p) gives them.
+template <Reading kReading>
+using ReadingIs = std::integral_constant<Reading, kReading>;
+
+// What the whole grid sees of all p's: read(full, reading, place, p) gives them. For each
+// value the second pass will read `bytes` of what `reading` says.
 template <class Read>
-__device__ inline void find_range(std::size_t size, bool aligned, Range* ranges,
+__device__ inline void find_range(std::size_t size, int bytes, bool aligned, Range* ranges,
                                   Read read) {
   Ends ends;
   each_place(size, false, [&](const auto& place) {
     float p[AffineFormat::kPer];
-    const auto add = [&](auto full) {
-      read(full, place, p);
+    const auto add = [&](auto full, auto reading) {
+      read(full, reading, place, p);
 #pragma unroll
       for (int i = 0; i < AffineFormat::kPer; ++i)
         if (decltype(full)::value || place.has(i)) ends.add(p[i]);
     };
-    in_words(place, aligned) ? add(std::true_type()) : add(std::false_type());
+    if (!in_words(place, aligned))
+      add(std::false_type(), ReadingIs<kKeep>());
+    else if ((size - place.at) * bytes <= kKeptBytes)
+      add(std::true_type(), ReadingIs<kKeep>());
+    else
+      add(std::true_type(), ReadingIs<kStream>());
   });
   const Range range = of_threads(Range::of(ends));
   if (threadIdx.x == 0) ranges[blockIdx.x] = range;
@@ -70,9 +85,12 @@ __global__ void __launch_bounds__(kThreads)
     range_pass(const float* __restrict__ src, float factor,
                const float* __restrict__ residual, Range* __restrict__ ranges,
                std::size_t size, bool aligned) {
-  find_range(size, aligned, ranges, [&](auto full, const auto& place, auto& p) {
-    read_values<kResidual, decltype(full)::value, kKeep>(place, src, factor, residual, p);
-  });
+  constexpr int kBytes = (kResidual ? 2 : 1) * sizeof(float);
+  find_range(size, kBytes, aligned, ranges,
+             [&](auto full, auto reading, const auto& place, auto& p) {
+               read_values<kResidual, decltype(full)::value, decltype(reading)::value>(
+                   place, src, factor, residual, p);
+             });
 }
 
 // The header of all ranges; the first block of threads leaves it.
@@ -122,44 +140,47 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// The owner's reduction. p takes the place of `own`, so that the second pass reads nothing
-// else: it moves fewer bytes than two passes over all messages, except for few ranks
-// without a residual.
-template <bool kResidual>
-__global__ void __launch_bounds__(kThreads, 3)
+// The owner's reduction has two forms. With few messages both passes add them up; with many
+// the first puts p in the place of `own`, so that the second reads nothing else, which
+// moves fewer bytes. With a residual the second form was the quicker one for four ranks,
+// too.
+constexpr bool adds_up_twice(int messages, bool residual) {
+  return !residual && messages <= 4;
+}
+
+template <bool kResidual, bool kTwice>
+__global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
     mean_pass(Messages messages, Reduction reduction, Range* __restrict__ ranges,
               bool aligned) {
-  using Format = AffineFormat;
-  find_range(reduction.size, aligned, ranges, [&](auto full, const auto& place, auto& p) {
-    constexpr bool kFull = decltype(full)::value;
-    float lost[Format::kPer];
-    owners_mean<Format, true, kResidual, kFull>(place, messages, reduction, p, lost);
-    store<kFull, kKeep>(place, p, reduction.own);
-  });
+  const int bytes = sizeof(float) + (kTwice ? messages.count : 0);
+  find_range(reduction.size, bytes, aligned, ranges,
+             [&](auto full, auto reading, const auto& place, auto& p) {
+               constexpr bool kFull = decltype(full)::value;
+               constexpr Reading kReading = decltype(reading)::value;
+               owners_mean<AffineFormat, true, kResidual, kFull,
+                           kTwice ? kReading : kStream>(place, messages, reduction, p);
+               if constexpr (!kTwice) store<kFull, kReading>(place, p, reduction.own);
+             });
 }
 
-template <bool kResidual, bool kFull>
-__device__ inline void encode_part_of_mean(const Place<AffineFormat::kValues>& place,
-                                           const Reduction& reduction,
-                                           const AffineHeader& header) {
-  float p[AffineFormat::kPer], lost[AffineFormat::kPer];
-  load<kFull>(place, reduction.own, p);
-  if (kResidual && AffineFormat::keeps_residual(header)) {
-    load<kFull>(place, reduction.residual, lost);
-    divide_by_ranks(lost, reduction.divisor);
-  }
-  encode_mean<AffineFormat, kResidual, kFull>(place, header, reduction, p, lost);
-}
-
-template <bool kResidual>
-__global__ void __launch_bounds__(kThreads)
-    encode_mean_pass(Reduction reduction, const Range* __restrict__ ranges, bool aligned) {
+template <bool kResidual, bool kTwice>
+__global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
+    encode_mean_pass(Messages messages, Reduction reduction,
+                     const Range* __restrict__ ranges, bool aligned) {
   const AffineHeader header =
       whole_header(ranges, gridDim.x, static_cast<AffineHeader*>(reduction.headers));
   each_place(reduction.size, true, [&](const auto& place) {
-    in_words(place, aligned)
-        ? encode_part_of_mean<kResidual, true>(place, reduction, header)
-        : encode_part_of_mean<kResidual, false>(place, reduction, header);
+    const auto encode_part = [&](auto full) {
+      constexpr bool kFull = decltype(full)::value;
+      float p[AffineFormat::kPer];
+      if constexpr (kTwice)
+        owners_mean<AffineFormat, true, kResidual, kFull>(place, messages, reduction, p);
+      else
+        load<kFull>(place, reduction.own, p);
+      encode_mean<AffineFormat, kResidual, kFull>(place, header, reduction, p);
+    };
+    in_words(place, aligned) ? encode_part(std::true_type())
+                             : encode_part(std::false_type());
   });
 }
 
@@ -184,17 +205,25 @@ inline int encode_whole(const float* src, float factor, float* residual,
                 size, aligned);
 }
 
-inline int reduce_whole(Messages messages, Reduction reduction, void* scratch,
-                        void* stream) {
+template <bool kResidual, bool kTwice>
+int reduce_whole_in(Messages messages, Reduction reduction, void* scratch, void* stream) {
   const bool aligned = aligned_to_words<AffineFormat>(messages, reduction);
   auto* ranges = static_cast<Range*>(scratch);
   const std::size_t at_once = values_at_once(reduction.size);
-  const int error =
-      launch(reduction.residual ? mean_pass<true> : mean_pass<false>, at_once,
-             AffineFormat::kValues, stream, messages, reduction, ranges, aligned);
+  const int error = launch(mean_pass<kResidual, kTwice>, at_once, AffineFormat::kValues,
+                           stream, messages, reduction, ranges, aligned);
   if (error) return error;
-  return launch(reduction.residual ? encode_mean_pass<true> : encode_mean_pass<false>,
-                at_once, AffineFormat::kValues, stream, reduction, ranges, aligned);
+  return launch(encode_mean_pass<kResidual, kTwice>, at_once, AffineFormat::kValues, stream,
+                messages, reduction, ranges, aligned);
+}
+
+inline int reduce_whole(Messages messages, Reduction reduction, void* scratch,
+                        void* stream) {
+  if (reduction.residual)
+    return reduce_whole_in<true, false>(messages, reduction, scratch, stream);
+  return adds_up_twice(messages.count, false)
+             ? reduce_whole_in<false, true>(messages, reduction, scratch, stream)
+             : reduce_whole_in<false, false>(messages, reduction, scratch, stream);
 }
 
 }  // namespace brigade::kernels::cuda

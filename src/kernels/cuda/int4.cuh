@@ -127,7 +127,7 @@ __device__ inline bool reduce_at_once(const FourPlace& place, const Messages& me
 }
 
 template <bool kResidual>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kReduceThreads, reduce_blocks_at_once(kFourValues, false))
     int4_reduce_pass(Messages messages, Reduction reduction, bool aligned) {
   const FourPlace four(reduction.size);
   if (in_words(four, aligned) && reduce_at_once<kResidual>(four, messages, reduction))
@@ -156,8 +156,9 @@ inline int int4_decode(const float* steps, const std::uint8_t* codes, float* dst
 
 inline int reduce_int4(Messages messages, Reduction reduction, void* stream) {
   const bool aligned = aligned_to(16, reduction.own) && aligned_to(16, reduction.residual);
-  return launch(reduction.residual ? int4_reduce_pass<true> : int4_reduce_pass<false>,
-                reduction.size, kFourValues, stream, messages, reduction, aligned);
+  return launch<kReduceThreads>(
+      reduction.residual ? int4_reduce_pass<true> : int4_reduce_pass<false>, reduction.size,
+      kFourValues, stream, messages, reduction, aligned);
 }
 
 }  // namespace brigade::kernels::cuda

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // sum += the messages' values, in order. Codes of several are loaded before any is added.
-template <class Format, bool kWhole, bool kFull>
+template <class Format, bool kWhole, bool kFull, Reading kReading>
 __device__ inline void add_messages(const Place<Format::kValues>& place,
                                     const Messages& messages, float (&sum)[Format::kPer]) {
   using Header = typename Format::Header;
@@ -131,7 +131,7 @@ __device__ inline void add_messages(const Place<Format::kValues>& place,
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (first + k >= messages.count) break;
-      load_words<Code, kFull>(
+      load_words<Code, kFull, kReading>(
           place, reinterpret_cast<const Code*>(message + messages.codes_at), in[k]);
       headers[k] = get(reinterpret_cast<const Header*>(message), kWhole ? 0 : place.block);
       message += messages.stride;
@@ -168,14 +168,15 @@ __device__ inline void divide_by_ranks(float (&values)[kPer], int divisor) {
   }
 }
 
-// p = sum * (1 / divisor) + residual / divisor, of which `lost` keeps the second part.
-template <class Format, bool kWhole, bool kResidual, bool kFull>
+// p = sum * (1 / divisor) + residual / divisor
+template <class Format, bool kWhole, bool kResidual, bool kFull, Reading kReading = kStream>
 __device__ inline void owners_mean(const Place<Format::kValues>& place,
                                    const Messages& messages, const Reduction& reduction,
-                                   float (&p)[Format::kPer], float (&lost)[Format::kPer]) {
-  load<kFull>(place, reduction.own, p);
-  if constexpr (kResidual) load<kFull>(place, reduction.residual, lost);
-  add_messages<Format, kWhole, kFull>(place, messages, p);
+                                   float (&p)[Format::kPer]) {
+  float lost[Format::kPer];
+  load<kFull, kReading>(place, reduction.own, p);
+  if constexpr (kResidual) load<kFull, kReading>(place, reduction.residual, lost);
+  add_messages<Format, kWhole, kFull, kReading>(place, messages, p);
   if constexpr (kResidual) divide_by_ranks(lost, reduction.divisor);
   const float factor = reciprocal_of(reduction.divisor);
 #pragma unroll
@@ -185,24 +186,26 @@ __device__ inline void owners_mean(const Place<Format::kValues>& place,
   }
 }
 
-// Codes of p; what they lose is kept. `lost` is residual / divisor.
+// Codes of p; what they lose is kept. A block that can't be encoded keeps its residual,
+// which is read again then: to hold it until here would take registers from all blocks.
 template <class Format, bool kResidual, bool kFull>
 __device__ inline void encode_mean(const Place<Format::kValues>& place,
                                    const typename Format::Header& header,
                                    const Reduction& reduction,
-                                   const float (&p)[Format::kPer],
-                                   float (&lost)[Format::kPer]) {
+                                   const float (&p)[Format::kPer]) {
   using Code = typename Format::Code;
   FourWord<Code> words[Format::kPer / 4];
-  float left[Format::kPer];
-  encode_values<Format, kResidual, kFull>(p, header, words, left);
+  float lost[Format::kPer];
+  encode_values<Format, kResidual, kFull>(p, header, words, lost);
   store_words<Code, kFull>(place, words, static_cast<Code*>(reduction.codes));
   if constexpr (kResidual) {
+    if (Format::keeps_residual(header)) {
+      load<kFull>(place, reduction.residual, lost);
+      divide_by_ranks(lost, reduction.divisor);
+    }
     const auto divisor = static_cast<float>(reduction.divisor);
-    const bool keep = Format::keeps_residual(header);
 #pragma unroll
-    for (int i = 0; i < Format::kPer; ++i)
-      lost[i] = __fmul_rn(keep ? lost[i] : left[i], divisor);
+    for (int i = 0; i < Format::kPer; ++i) lost[i] = __fmul_rn(lost[i], divisor);
     store<kFull>(place, lost, reduction.residual);
   }
 }
@@ -211,15 +214,21 @@ template <class Format, bool kResidual, bool kFull>
 __device__ inline void reduce_block(const Place<Format::kValues>& place,
                                     const Messages& messages, const Reduction& reduction) {
   using Header = typename Format::Header;
-  float p[Format::kPer], lost[Format::kPer];
-  owners_mean<Format, false, kResidual, kFull>(place, messages, reduction, p, lost);
+  float p[Format::kPer];
+  owners_mean<Format, false, kResidual, kFull>(place, messages, reduction, p);
   const Header header = Format::template header_of<kFull>(place, p);
   if (place.lane == 0) put(static_cast<Header*>(reduction.headers), place.block, header);
-  encode_mean<Format, kResidual, kFull>(place, header, reduction, p, lost);
+  encode_mean<Format, kResidual, kFull>(place, header, reduction, p);
+}
+
+// Blocks of kReduceThreads that shall fit a multiprocessor.
+constexpr int reduce_blocks_at_once(int values, bool residual) {
+  return warps_at_once(values, residual) * kLanes / kReduceThreads;
 }
 
 template <class Format, bool kResidual>
-__global__ void __launch_bounds__(kThreads, blocks_at_once(Format::kValues, kResidual))
+__global__ void __launch_bounds__(kReduceThreads,
+                                  reduce_blocks_at_once(Format::kValues, kResidual))
     reduce_pass(Messages messages, Reduction reduction, bool aligned) {
   const Place<Format::kValues> place(reduction.size);
   if (place.count <= 0) return;
@@ -270,8 +279,8 @@ int reduce(Messages messages, Reduction reduction, void* stream) {
   if constexpr (Format::kFeedback) {
     if (reduction.residual) kernel = reduce_pass<Format, true>;
   }
-  return launch(kernel, reduction.size, Format::kValues, stream, messages, reduction,
-                aligned);
+  return launch<kReduceThreads>(kernel, reduction.size, Format::kValues, stream, messages,
+                                reduction, aligned);
 }
 
 }  // namespace brigade::kernels::cuda

@@ -14,13 +14,14 @@ namespace brigade::kernels::cuda {
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kLanes;
-// So many blocks of threads of a kernel that adds up messages shall fit a multiprocessor:
-// fewer keep too few loads under way, more leave too few registers. `values` is what a warp
-// holds. Of three, four and five each was the quickest on an H200, as were four for int4
-// and three for a mean of whole chunks.
-constexpr int blocks_at_once(int values, bool residual) {
-  return values <= 256 ? 5 : residual ? 3 : 4;
+// Kernels that add up messages have small blocks of threads: a block makes room for another
+// only when its slowest warp is done.
+constexpr int kReduceThreads = 64;
+// So many warps of a kernel that adds up messages shall fit a multiprocessor: fewer keep
+// too few loads under way, more leave too few registers. `values` is what a warp holds.
+// Each was the quickest of several on an H200.
+constexpr int warps_at_once(int values, bool residual) {
+  return values <= 256 ? 40 : residual ? 24 : 28;
 }
 constexpr int kRow = 4 * kLanes;  // values that a warp loads at once
 
@@ -73,7 +74,7 @@ struct Divisor {
 
 // Which warp of the grid this is.
 __device__ inline std::size_t warp_of_grid() {
-  return std::size_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
+  return std::size_t{blockIdx.x} * (blockDim.x / kLanes) + threadIdx.x / kLanes;
 }
 
 // The warp's place: which block, how many values it has.
@@ -176,14 +177,17 @@ __device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
 }
 
 // Reads a lane's codes, four in a word; those that are not there become 0.
-template <class Code, bool kFull, int kValues, int kWords = kValues / kLanes / 4>
+template <class Code, bool kFull, Reading kReading = kStream, int kValues,
+          int kWords = kValues / kLanes / 4>
 __device__ inline void load_words(const Place<kValues>& place, const Code* from,
                                   FourWord<Code> (&to)[kWords]) {
   using Word = FourWord<Code>;
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
     if constexpr (kFull) {
-      to[k] = __ldcs(reinterpret_cast<const Word*>(from + place.at + place.index(4 * k)));
+      const auto* word =
+          reinterpret_cast<const Word*>(from + place.at + place.index(4 * k));
+      to[k] = kReading == kStream ? __ldcs(word) : *word;
     } else {
       to[k] = 0;
 #pragma unroll
@@ -220,14 +224,15 @@ inline bool aligned_to(std::size_t bytes, const void* memory) {
 }
 
 // One warp for each `values` values. `kernel` is called as kernel<<<…>>>(arguments…).
-template <class Kernel, class... Arguments>
+template <int kBlockThreads = kThreads, class Kernel, class... Arguments>
 int launch(Kernel kernel, std::size_t size, std::size_t values, void* stream,
            Arguments... arguments) {
   if (size == 0) return 0;
   const std::size_t warps = (size + values - 1) / values;
-  const std::size_t blocks = (warps + kWarps - 1) / kWarps;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      arguments...);
+  constexpr std::size_t block_warps = kBlockThreads / kLanes;
+  const std::size_t blocks = (warps + block_warps - 1) / block_warps;
+  kernel<<<static_cast<unsigned>(blocks), kBlockThreads, 0,
+           static_cast<cudaStream_t>(stream)>>>(arguments...);
   return cudaGetLastError();
 }
 
