@@ -175,9 +175,8 @@ TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   });
 }
 
-// What is fed back adds up: the mean over the steps is right, though each step is coarse.
-TEST(Rules, CombinedStatesOfOtherRanksCarryOn) {
-  HookState combined;
+// Of ranks that are another number: error_feedback_test.cpp.
+TEST(Rules, AStateOfTheirPartsIsCombinedAndLoaded) {
   const std::string spec = "rules:p?=int8;*=fp16";
   run_ranks(2, [&](ProcessGroup group) {
     Rig rig(group, spec, kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});
