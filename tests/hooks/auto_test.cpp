@@ -242,8 +242,31 @@ TEST(AutoPrediction, TheClockTakesQuickStepsWithoutTheFirst) {
   EXPECT_NEAR(seen.exposed, 3, 1e-6);
   EXPECT_NEAR(seen.busy, 4, 1e-6);
   EXPECT_NEAR(seen.backward, 2, 1e-6);
+  // The first was over before the last began.
+  ASSERT_EQ(seen.exposed_by_bucket.size(), 2u);
+  EXPECT_EQ(seen.exposed_by_bucket[0], 0);
+  EXPECT_NEAR(seen.exposed_by_bucket[1], 3, 1e-6);
   clock.begin_window();
   EXPECT_FALSE(clock.window(0));
+}
+
+TEST(AutoPrediction, TheClockDividesWhatIsExposedAmongTheBuckets) {
+  const auto at = [](int seconds) {
+    return StepClock::Time(std::chrono::seconds(seconds));
+  };
+  StepClock clock;
+  clock.begin_step(at(0));
+  const std::vector<size_t> buckets{clock.started(at(1)), clock.started(at(2)),
+                                    clock.started(at(4))};
+  clock.ended(buckets[0], at(3));
+  clock.ended(buckets[1], at(6));
+  clock.ended(buckets[2], at(7));
+  clock.begin_step(at(9));
+  const WindowTimes seen = *clock.window(0);
+  EXPECT_EQ(seen.exposed, 3);
+  EXPECT_EQ(seen.exposed_by_bucket, (std::vector<double>{0, 2, 1}));
+  EXPECT_EQ(text_by_bucket(seen), "bucket 1: 2000 ms, bucket 2: 1000 ms");
+  EXPECT_EQ(text_by_bucket(waiting(1, 0.5)), "");
 }
 
 const Shapes kAutoShapes{{40, 30}, {30}, {17, 23}, {300}};
@@ -283,7 +306,13 @@ TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
 TEST(Auto, OnOneHostItStaysExactAndTriesNothing) {
   run_ranks(2, [](ProcessGroup group) {
     Rig rig(group, "auto", kAutoShapes);
-    for (int64_t step = 0; step < 5 * kAutoWindow; ++step) rig.train(step);
+    for (int64_t step = 0; step < 5 * kAutoWindow; ++step) {
+      rig.train(step);
+      // Once that is settled, no decision is broadcast any more.
+      if (step >= kAutoWindow) {
+        EXPECT_EQ(rig.ddp->hook_stats().last_step.collectives, kAutoShapes.size()) << step;
+      }
+    }
     EXPECT_EQ(rig.ddp->hook()->state().values.at("choice"), "allreduce");
     if (group.rank() != 0) return;
     const std::vector<std::string> history = rig.ddp->hook_stats().history;
