@@ -71,7 +71,7 @@ const Bound kHooks[] = {{"int8", 0.02}, {"int4", 0.3},       {"quantize_per_chan
 class CudaPipeline : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaPipeline, ::testing::Values(2, 4));
 
-// 2 x 512 steps in all.
+// 2 x 768 steps in all.
 TEST_P(CudaPipeline, DelaysChangeNothing) {
   const auto body = [](ProcessGroup group) {
     std::mt19937 random(static_cast<uint32_t>(group.rank()));
