@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """brigade top and --metrics-port beside real jobs, as a user types them. watch_check.py BRIGADE [PYTHON]"""
+import glob
 import json
 import os
 import re
@@ -137,6 +138,22 @@ class Followed(InFolder):
     @staticmethod
     def train(ranks, steps=5):
         return lambda seen: len(seen["ranks"]) == ranks and min(rank["steps"] for rank in seen["ranks"]) > steps
+
+    def test_a_loss_that_a_program_only_prints_is_shown(self):
+        program = os.path.join(self.folder, "prints.sh")
+        with open(program, "w") as file:
+            file.write('#!/bin/sh\necho "epoch 1: train_loss=0.5, loss scale 65536"\necho "loss nan"\necho "Loss: 0.$((RANK + 1))25"\nsleep 600\n')
+        os.chmod(program, 0o755)
+        job = subprocess.Popen([BRIGADE, "run", "-n", "2", program], stdout=subprocess.DEVNULL, text=True, env=environment())
+        self.addCleanup(job.wait, 60)
+        self.addCleanup(job.terminate)
+        seen = self.until(job, lambda seen: all(rank["loss"] is not None for rank in seen["ranks"]), "both have printed a loss")
+        self.assertEqual([rank["loss"] for rank in seen["ranks"]], [0.125, 0.225])
+        self.assertEqual([rank["losses_not_finite"] for rank in seen["ranks"]], [1, 1])
+        pages = [path for path in glob.glob("/dev/shm/brigade_live_*") if f'"pid":{job.pid},' in open(path + "/job.json").read()]
+        job.terminate()
+        job.wait(60)
+        self.assertEqual([path for path in pages if os.path.exists(path)], [])
 
     def test_an_elastic_job_shows_its_generations_and_who_was_replaced(self):
         job = self.start("train", "-n", 3, "--elastic")
