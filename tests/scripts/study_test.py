@@ -90,6 +90,8 @@ class Runs(unittest.TestCase):
             with open(path, "a") as file:
                 file.write('{"key": "cut')
             self.assertEqual(list(Results(path).rows.values()), [row("int8", 0.9, 1)])
+            Results(path).add(row("int4", 0.8, 1))
+            self.assertEqual([kept["hook"] for kept in Results(path).rows.values()], ["int8", "int4"], "the cut line took the next one with it")
 
     def test_a_real_training_gives_a_row_and_a_bad_one_its_reason(self):
         task = replace(TASKS["digits"], steps=20, every=10)
