@@ -111,10 +111,10 @@ void connect_nccl(ProcessGroup::State& state, c10::Device device, std::string& e
 
 // Why NCCL could not run a first collective; empty: it did.
 std::string try_communicator(const ProcessGroup::State& state, c10::Device device) {
-  const c10::impl::VirtualGuardImpl cuda(device.type());
-  // What the program has issued on its own stream is not to be waited for.
-  const c10::StreamGuard apart(cuda.getStreamFromGlobalPool(device, false));
   try {
+    const c10::impl::VirtualGuardImpl cuda(device.type());
+    // What the program has issued on its own stream is not to be waited for.
+    const c10::StreamGuard apart(cuda.getStreamFromGlobalPool(device, false));
     std::vector<at::Tensor> one{at::zeros({1}, device)};
     state.group->allreduce(one)->wait();
     cuda.getStream(device).synchronize();
