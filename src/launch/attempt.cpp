@@ -236,7 +236,8 @@ void Attempt::show_losses(Worker& worker) {
       losses = losses.with(output->losses());
   }
   if (losses.count == worker.losses_shown) return;
-  if (worker.losses_shown == 0) worker.printed = plan_.status->printed_page_for(worker.rank);
+  if (worker.losses_shown == 0)
+    worker.printed = plan_.status->printed_page_for(worker.rank);
   worker.losses_shown = losses.count;
   if (!worker.printed) return;
   worker.printed->update([&](group::RankStatus& status) {

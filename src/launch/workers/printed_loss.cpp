@@ -13,7 +13,9 @@ constexpr std::string_view kLoss = "loss";
 constexpr size_t kLooked = 1000;
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
 
 bool same_letter(char a, char b) {
   return std::tolower(static_cast<unsigned char>(a)) == b;
@@ -23,8 +25,7 @@ bool same_letter(char a, char b) {
 std::optional<double> leading_number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = end == text.data() + text.size() || !is_word(*end);
   if (error != std::errc() || !whole) return std::nullopt;
   return value;

@@ -6,8 +6,8 @@
 
 namespace brigade::launching {
 
-// "step 3 loss 0.31", "train_loss=0.31", "Loss: nan": the first number right behind the word
-// loss, with only spaces, ':' and '=' between them.
+// "step 3 loss 0.31", "train_loss=0.31", "Loss: nan": the first number right behind the
+// word loss, with only spaces, ':' and '=' between them.
 std::optional<double> printed_loss(std::string_view line);
 
 // All that a worker has printed so far.
