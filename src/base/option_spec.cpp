@@ -73,7 +73,8 @@ std::string suggestion(std::string_view word,
 }
 
 OptionSpec::OptionSpec(std::string_view hook, std::string_view text,
-                       std::span<const std::string_view> known, const char* kind)
+                       std::span<const std::string_view> known, const char* kind,
+                       std::span<const BareOption> bare)
     : hook_(std::string(kind) + " '" + std::string(hook) + "'") {
   while (!text.empty()) {
     const std::string_view item = text.substr(0, end_of_item(text));
@@ -85,11 +86,14 @@ OptionSpec::OptionSpec(std::string_view hook, std::string_view text,
           hook_ + " has no option '" + std::string(key) + "'" +
           (known.empty() ? std::string(": it has none") : suggestion(key, known)));
     }
-    if (equals == std::string_view::npos) {
+    const auto alone = std::ranges::find(bare, key, &BareOption::key);
+    if (equals == std::string_view::npos && alone == bare.end()) {
       throw ConfigError(hook_ + ": option '" + std::string(key) + "' has no value; write " +
                         std::string(key) + "=VALUE");
     }
-    if (!values_.emplace(key, item.substr(equals + 1)).second) {
+    const std::string_view value =
+        equals == std::string_view::npos ? alone->value : item.substr(equals + 1);
+    if (!values_.emplace(key, value).second) {
       throw ConfigError(hook_ + ": option '" + std::string(key) + "' is given twice");
     }
   }

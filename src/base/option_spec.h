@@ -14,12 +14,19 @@ std::string_view nearest(std::string_view word,
 // "; did you mean 'x'? known: a, b, x"
 std::string suggestion(std::string_view word, std::span<const std::string_view> candidates);
 
+// An option that may stand without a value, and the one that it then has.
+struct BareOption {
+  std::string_view key;
+  std::string value;
+};
+
 // Each getter throws ConfigError that names hook, option, value and what is expected.
 class OptionSpec {
  public:
   // `kind`: what the errors call it.
   OptionSpec(std::string_view hook, std::string_view text,
-             std::span<const std::string_view> known, const char* kind = "hook");
+             std::span<const std::string_view> known, const char* kind = "hook",
+             std::span<const BareOption> bare = {});
   int64_t integer(const std::string& key, int64_t fallback) const;
   uint64_t natural(const std::string& key, uint64_t fallback) const;
   // A natural that an int64_t holds.

@@ -26,6 +26,9 @@ std::vector<Case> cases() {
                   testing::kLowRankTolerance,
                   {Structure::matrix, 4}});
   list.push_back({"fp16+allreduce", 2e-3, {}});
+  list.push_back({"small+int8", 1.5e-2, {}});
+  list.push_back(
+      {"powersgd:start=0,rank=2,rounds=1", testing::kOwing, {Structure::matrix, 2}});
   return list;
 }
 
@@ -112,7 +115,8 @@ TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {
     const Shapes shapes{{64, 64}, {700}, {40, 30}};
     for (const char* spec :
-         {"int8", "powersgd:start=0,rank=2", "batched_powersgd:start=0"}) {
+         {"int8", "int4", "topk:ratio=0.1", "randomk:ratio=0.1", "powersgd:start=0,rank=2",
+          "powersgd:start=0,rank=2,rounds=1", "batched_powersgd:start=0"}) {
       SCOPED_TRACE(spec);
       const auto inputs = [&](int64_t step) {
         return coefficients_on_gpu(shapes, group.rank(), step);
@@ -177,8 +181,7 @@ TEST_P(CudaHooks, StateOfOneDeviceLoadsOnTheOther) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {
     const Shapes shapes{{64, 64}, {700}, {40, 30}};
     std::vector<Case> all = cases();
-    for (const char* spec : {"powersgd:start=0,rank=2,rounds=1", "powersgd:start=0,rank=6",
-                             "batched_powersgd:start=0,rank=2"})
+    for (const char* spec : {"powersgd:start=0,rank=6", "batched_powersgd:start=0,rank=2"})
       all.push_back({spec, 1, {}});
     for (const Case& c : all) {
       SCOPED_TRACE(c.spec);

@@ -66,8 +66,8 @@ struct Bound {
   const char* spec;
   double error;
 };
-const Bound kHooks[] = {
-    {"int8", 0.02}, {"quantize_per_channel", 0.03}, {"fp16", 2e-3}, {"allreduce", 1e-6}};
+const Bound kHooks[] = {{"int8", 0.02}, {"int4", 0.3},       {"quantize_per_channel", 0.03},
+                        {"fp16", 2e-3}, {"allreduce", 1e-6}, {"node+allreduce", 1e-6}};
 
 class CudaPipeline : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaPipeline, ::testing::Values(2, 4));

@@ -133,6 +133,9 @@ TEST(AutoOverALink, CompressesWhereItPaysAndLooksAgainWhenTheLinkBecomesQuick) {
   EXPECT_TRUE(std::ranges::any_of(history, [](const std::string& line) {
     return line.find("looking again") != std::string::npos;
   }));
+  // The one bucket, before the first choice.
+  EXPECT_NE(history[0].find(": exposed a step: bucket 0: "), std::string::npos)
+      << history[0];
   // A line for each choice that is another than the one before, and by rank 0 only.
   std::vector<std::string> expected, told;
   for (size_t index = 0; index < made.size(); ++index) {

@@ -242,8 +242,31 @@ TEST(AutoPrediction, TheClockTakesQuickStepsWithoutTheFirst) {
   EXPECT_NEAR(seen.exposed, 3, 1e-6);
   EXPECT_NEAR(seen.busy, 4, 1e-6);
   EXPECT_NEAR(seen.backward, 2, 1e-6);
+  // The first was over before the last began.
+  ASSERT_EQ(seen.exposed_by_bucket.size(), 2u);
+  EXPECT_EQ(seen.exposed_by_bucket[0], 0);
+  EXPECT_NEAR(seen.exposed_by_bucket[1], 3, 1e-6);
   clock.begin_window();
   EXPECT_FALSE(clock.window(0));
+}
+
+TEST(AutoPrediction, TheClockDividesWhatIsExposedAmongTheBuckets) {
+  const auto at = [](int seconds) {
+    return StepClock::Time(std::chrono::seconds(seconds));
+  };
+  StepClock clock;
+  clock.begin_step(at(0));
+  const std::vector<size_t> buckets{clock.started(at(1)), clock.started(at(2)),
+                                    clock.started(at(4))};
+  clock.ended(buckets[0], at(3));
+  clock.ended(buckets[1], at(6));
+  clock.ended(buckets[2], at(7));
+  clock.begin_step(at(9));
+  const WindowTimes seen = *clock.window(0);
+  EXPECT_EQ(seen.exposed, 3);
+  EXPECT_EQ(seen.exposed_by_bucket, (std::vector<double>{0, 2, 1}));
+  EXPECT_EQ(text_by_bucket(seen), "bucket 1: 2000 ms, bucket 2: 1000 ms");
+  EXPECT_EQ(text_by_bucket(waiting(1, 0.5)), "");
 }
 
 const Shapes kAutoShapes{{40, 30}, {30}, {17, 23}, {300}};
@@ -283,7 +306,13 @@ TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
 TEST(Auto, OnOneHostItStaysExactAndTriesNothing) {
   run_ranks(2, [](ProcessGroup group) {
     Rig rig(group, "auto", kAutoShapes);
-    for (int64_t step = 0; step < 5 * kAutoWindow; ++step) rig.train(step);
+    for (int64_t step = 0; step < 5 * kAutoWindow; ++step) {
+      rig.train(step);
+      // Once that is settled, no decision is broadcast any more.
+      if (step >= kAutoWindow) {
+        EXPECT_EQ(rig.ddp->hook_stats().last_step.collectives, kAutoShapes.size()) << step;
+      }
+    }
     EXPECT_EQ(rig.ddp->hook()->state().values.at("choice"), "allreduce");
     if (group.rank() != 0) return;
     const std::vector<std::string> history = rig.ddp->hook_stats().history;
@@ -295,15 +324,11 @@ TEST(Auto, OnOneHostItStaysExactAndTriesNothing) {
   });
 }
 
-TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
+TEST(Auto, ACheckpointKeepsTheChoice) {
   run_ranks(2, [](ProcessGroup group) {
     Rig rig(group, "", kAutoShapes);
     rig.ddp->set_hook(scripted_auto(group));
-    for (int64_t step = 0; step < kAutoWindow + 3; ++step) rig.train(step);
-    const HookState trial = rig.ddp->hook()->state();
-    EXPECT_EQ(trial.values.at("choice"), "int8");
-    for (int64_t step = kAutoWindow + 3; step < 3 * kAutoWindow + 2; ++step)
-      rig.train(step);
+    for (int64_t step = 0; step < 3 * kAutoWindow + 2; ++step) rig.train(step);
     const HookState settled = rig.ddp->hook()->state();
     EXPECT_EQ(settled.values.at("choice"), "int4");
     EXPECT_EQ(settled.values.at("settled"), "1");
@@ -319,19 +344,37 @@ TEST(Auto, ACheckpointKeepsTheChoiceAndAnUnfinishedTrialIsPaidBack) {
       for (size_t index = 0; index < kAutoShapes.size(); ++index)
         EXPECT_TRUE(at::equal(expected[index], resumed[index])) << step;
     }
-    // In the middle of a trial: begins anew, and pays the mean of what was owed.
-    const HookState both = combine_states(std::vector<HookState>{trial, trial});
-    second.ddp->set_hook(scripted_auto(group));
-    second.ddp->hook()->load_state(both);
-    const auto gradients = second.train(0);
-    at::Tensor owed =
-        both.tensors.at("error.part1/p0").to(at::kDouble).view(kAutoShapes[0]);
-    group.all_reduce(owed.div_(group.size()));
-    EXPECT_GT(owed.norm().item<double>(), 1e-4);
-    EXPECT_LE((gradients[0] - second.mean(0, 0) - owed).norm().item<double>(), 1e-5);
-    EXPECT_TRUE(second.ddp->hook()->state().tensors.empty());
     auto other = make_auto("", {{"fp16", make_hook("fp16")}});
     EXPECT_THROW(other->load_state(settled), ConfigError);
+  });
+}
+
+// From the middle of a trial: it begins anew, and pays what was owed.
+TEST(Auto, ATrialThatFourRanksDidNotFinishIsPaidBackByTwo) {
+  run_ranks(4, [](ProcessGroup group) {
+    const ProcessGroup half = group.new_group({0, 1});
+    Rig four(group, "", kAutoShapes);
+    four.ddp->set_hook(scripted_auto(group));
+    std::vector<at::Tensor> owed;  // what should have come out, less what did
+    for (const auto& shape : kAutoShapes) owed.push_back(at::zeros(shape, at::kDouble));
+    for (int64_t step = 0; step < kAutoWindow + 3; ++step) {
+      const auto gradients = four.train(step);
+      for (size_t index = 0; index < kAutoShapes.size(); ++index)
+        owed[index] += four.mean(step, index) - gradients[index];
+    }
+    const auto shards = testing::gather_states(group, four.ddp->hook()->state());
+    if (!half) return;
+    EXPECT_EQ(shards[0].values.at("choice"), "int8");
+    Rig two(half, "", kAutoShapes);
+    two.ddp->set_hook(scripted_auto(half));
+    two.ddp->hook()->load_state(combine_states(shards));
+    const auto gradients = two.train(0);
+    for (size_t index = 0; index < kAutoShapes.size(); ++index) {
+      EXPECT_GT(owed[index].norm().item<double>(), 1e-5);
+      const at::Tensor paid = gradients[index] - two.mean(0, index);
+      EXPECT_LE((paid - owed[index]).norm().item<double>(), 1e-5) << index;
+    }
+    EXPECT_TRUE(two.ddp->hook()->state().tensors.empty());
   });
 }
 

@@ -192,4 +192,19 @@ struct Rig {
   DistributedDataParallel<BagImpl> ddp;
 };
 
+// Every rank's own tensors on all ranks, by way of sums.
+inline std::vector<HookState> gather_states(const ProcessGroup& group,
+                                            const HookState& mine) {
+  std::vector<HookState> all(group.size(), mine);
+  for (auto& [key, tensor] : mine.tensors) {
+    at::Tensor stacked = at::zeros({group.size(), tensor.numel()}, at::kDouble);
+    stacked[group.rank()].copy_(tensor.flatten());
+    group.all_reduce(stacked);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      all[rank].tensors[key] = stacked[rank].view(tensor.sizes()).to(tensor.scalar_type());
+    }
+  }
+  return all;
+}
+
 }  // namespace brigade::testing

@@ -16,6 +16,9 @@ struct HookCase {
 };
 
 inline constexpr double kLowRankTolerance = 1e-5;
+// Of hooks that owe in one step what they send in later ones: no bound, except for what
+// explodes. Their sums over steps are held to the mean by a case of their own.
+inline constexpr double kOwing = 3;
 
 // Every row; those of low rank compress from the first step, those that send a share of the
 // values send all.

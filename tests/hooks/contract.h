@@ -7,11 +7,6 @@
 
 namespace brigade::testing {
 
-// The tolerance of hooks that owe in one step what they send in later ones: no bound,
-// except for what explodes. Their sums over steps are held to the mean by a case of their
-// own.
-inline constexpr double kOwing = 3;
-
 // Every row, more forms of PowerSGD, and compositions. Rank 6 is beyond the kernels.
 inline std::vector<HookCase> cases() {
   constexpr Gradients kRank1{Structure::matrix, 1};

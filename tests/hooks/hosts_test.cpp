@@ -235,6 +235,36 @@ TEST(NodeHook, AStateOfOtherHostsIsRefusedWithTheRemedy) {
       {.hosts = {0, 0, 1, 1}});
 }
 
+// All-reduces of one value each, one after the other.
+std::shared_ptr<Hook> chatty_hook(int collectives) {
+  return make_hook("chatty", [collectives](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+    at::Tensor one = at::ones({1});
+    for (int count = 0; count < collectives; ++count) co_await comm.all_reduce(one);
+    co_return bucket.buffer();
+  });
+}
+
+TEST(NodeHook, AHookMayAwaitTwelveCollectivesAndOneWithMoreIsRefused) {
+  run_ranks(3,
+            [](ProcessGroup group) {
+              Rig rig(group, "", {{24, 30}});
+              rig.ddp->set_hook(node_wrapper(chatty_hook(12)));
+              EXPECT_NO_THROW(rig.train(0));
+              rig.ddp->set_hook(node_wrapper(chatty_hook(13)));
+              try {
+                rig.train(1);
+                ADD_FAILURE() << "it was taken";
+              } catch (const HookError& error) {
+                EXPECT_NE(
+                    std::string(error.what())
+                        .find("node+chatty: the hook awaits more than 12 collectives"),
+                    std::string::npos)
+                    << error.what();
+              }
+            },
+            {.hosts = {0, 0, 1}});
+}
+
 // What a rank has open, and memory that is its own: not what it shares with the process
 // that it was forked from, as ranks share the libraries.
 struct Footprint {

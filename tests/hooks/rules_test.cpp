@@ -55,6 +55,9 @@ TEST(RuleText, TakesHooksWithOptionsAndWrappers) {
   EXPECT_EQ(make_hook("powersgd(rank=2)")->fingerprint(),
             make_hook("powersgd:rank=2")->fingerprint());
   EXPECT_EQ(make_hook("small+int8")->fingerprint(), "small+int8");
+  EXPECT_EQ(make_hook("int8:small")->fingerprint(), "int8:small=1024");
+  EXPECT_EQ(make_hook("rules:*=topk(small,ratio=0.1,flat=1)")->fingerprint(),
+            make_hook("rules:*=topk(ratio=0.1,flat=1,small=1024)")->fingerprint());
   EXPECT_EQ(exact_small_wrapper(make_hook("int8"), 9)->fingerprint(), "small(9)+int8");
 }
 
@@ -70,6 +73,8 @@ TEST(RuleText, WhatCannotBeReadIsRefusedWithTheRule) {
   EXPECT_NE(refused("powersgd(rank=2").find("expected ')'"), std::string::npos);
   EXPECT_NE(refused("powersgd(rank=2)x").find("expected ')'"), std::string::npos);
   EXPECT_NE(refused("int8:small=-1").find("0 or more"), std::string::npos);
+  EXPECT_NE(refused("int8:small=").find("0 or more"), std::string::npos);
+  EXPECT_NE(refused("int8:small,small=9").find("given twice"), std::string::npos);
   EXPECT_THROW(rules({}), ConfigError);
   EXPECT_THROW(rules({{"*", nullptr}}), ConfigError);
 }
@@ -170,9 +175,8 @@ TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   });
 }
 
-// What is fed back adds up: the mean over the steps is right, though each step is coarse.
-TEST(Rules, CombinedStatesOfOtherRanksCarryOn) {
-  HookState combined;
+// Of ranks that are another number: error_feedback_test.cpp.
+TEST(Rules, AStateOfTheirPartsIsCombinedAndLoaded) {
   const std::string spec = "rules:p?=int8;*=fp16";
   run_ranks(2, [&](ProcessGroup group) {
     Rig rig(group, spec, kRuleShapes, at::kFloat, {.bucket_cap_mb = 25.0});

@@ -61,10 +61,11 @@ class AutoHook : public Hook {
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     if (bucket.index() == 0) begin_step(comm);
-    note_shapes(bucket, comm);
-    const size_t number = clock_.started(Now::now());
     const std::shared_ptr<Hook> hook = hooks_[present_].hook;
     add_owed(bucket);
+    if (rests_) co_return co_await reduce_with(*hook, bucket, comm);
+    note_shapes(bucket, comm);
+    const size_t number = clock_.started(Now::now());
     const bool decides =
         bucket.index() == 0 && step_in_window_ == kAutoWindow - 1 && comm.size() > 1;
     at::Tensor result;
@@ -132,6 +133,8 @@ class AutoHook : public Hook {
     std::vector<std::string> names;
     for (const AutoCandidate& each : hooks_) names.push_back(each.spec);
     judge_ = make_judge_(names, [this](const WindowTimes& exact) {
+      const std::string exposed = text_by_bucket(exact);
+      if (why_exact_.empty() && !exposed.empty()) remember("exposed a step: " + exposed);
       return Outlook{predict_steps(exact, reductions_, costs_), why_exact_};
     });
     present_ = 0;
@@ -153,8 +156,10 @@ class AutoHook : public Hook {
       follow();
       clock_.begin_window();
     }
-    clock_.begin_step(Now::now());
     ++steps_;
+    // The same on all ranks: what has settled stays so, while nothing crosses a network.
+    rests_ = settled_ && present_ == 0 && stays_in_memory(comm);
+    if (!rests_) clock_.begin_step(Now::now());
   }
 
   // What rank 0 has decided in the step before.
@@ -242,7 +247,10 @@ class AutoHook : public Hook {
     std::optional<WindowTimes> seen = clock_.window(kSkipped);
     if (!seen) return {present_, settled_, ""};
     // The host does not wait for what streams do: all of a step may be waiting.
-    if (comm.runs_inline()) seen->busy = seen->exposed = seen->step;
+    if (comm.runs_inline()) {
+      seen->busy = seen->exposed = seen->step;
+      seen->exposed_by_bucket.clear();
+    }
     Verdict verdict = judge_->after(present_, *seen);
     if (verdict.line.empty()) return verdict;
     remember(verdict.line);
@@ -270,6 +278,7 @@ class AutoHook : public Hook {
   // ---- used before a bucket's first co_await, and between steps
   size_t present_ = 0;
   bool settled_ = false;
+  bool rests_ = false;  // in this step: neither measures nor asks
   int64_t steps_ = 0;
   int64_t step_in_window_ = 0;
   std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left

@@ -191,6 +191,17 @@ class StepJudge : public Judge {
 
 }  // namespace
 
+std::string text_by_bucket(const WindowTimes& seen) {
+  std::string text;
+  for (size_t bucket = 0; bucket < seen.exposed_by_bucket.size(); ++bucket) {
+    const double seconds = seen.exposed_by_bucket[bucket];
+    if (seconds <= 0 || seconds < 0.01 * seen.exposed) continue;
+    text += (text.empty() ? "" : ", ") + ("bucket " + std::to_string(bucket)) + ": " +
+            ms(seconds);
+  }
+  return text;
+}
+
 std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict) {
   return std::make_unique<StepJudge>(std::move(names), std::move(predict));
 }

@@ -1,6 +1,7 @@
 #include "hooks/auto/step_clock.h"
 
 #include <algorithm>
+#include <span>
 
 namespace brigade {
 namespace {
@@ -44,6 +45,8 @@ WindowTimes StepClock::times_of(Time next) const {
   Time until = buckets_.front().begin;
   for (const Interval& bucket : buckets_) {
     times.busy += seconds(std::max(bucket.begin, until), bucket.end);
+    times.exposed_by_bucket.push_back(
+        seconds(std::max({bucket.begin, until, buckets_.back().begin}), bucket.end));
     until = std::max(until, bucket.end);
   }
   times.exposed = seconds(buckets_.back().begin, until);
@@ -54,14 +57,24 @@ WindowTimes StepClock::times_of(Time next) const {
 std::optional<WindowTimes> StepClock::window(size_t skip) const {
   std::lock_guard lock(mutex_);
   if (steps_.size() <= skip) return std::nullopt;
+  const std::span<const WindowTimes> steps = std::span(steps_).subspan(skip);
   const auto of = [&](double WindowTimes::*field) {
     std::vector<double> values;
-    for (size_t step = skip; step < steps_.size(); ++step)
-      values.push_back(steps_[step].*field);
+    for (const WindowTimes& step : steps) values.push_back(step.*field);
     return lower_quartile(std::move(values));
   };
-  return WindowTimes{of(&WindowTimes::step), of(&WindowTimes::exposed),
+  WindowTimes window{of(&WindowTimes::step), of(&WindowTimes::exposed),
                      of(&WindowTimes::busy), of(&WindowTimes::backward)};
+  for (size_t bucket = 0; bucket < steps[0].exposed_by_bucket.size(); ++bucket) {
+    std::vector<double> values;
+    for (const WindowTimes& step : steps) {
+      // Buckets may have been made anew in between.
+      if (bucket < step.exposed_by_bucket.size())
+        values.push_back(step.exposed_by_bucket[bucket]);
+    }
+    window.exposed_by_bucket.push_back(lower_quartile(std::move(values)));
+  }
+  return window;
 }
 
 void StepClock::begin_window() {

@@ -19,8 +19,8 @@ std::string shape_of(const HostLayout& layout) {
 }
 
 // The ranks of a host await its last collective together, whatever the inner hook awaits
-// among the first ones: they meet at this one.
-constexpr int kLastCollective = 14;
+// among the first ones: they meet at this one, behind the host's first and 12 of the hook.
+constexpr int kLastCollective = 13;
 
 class NodeHook : public HookWrapper {
  public:

@@ -47,6 +47,22 @@ double tolerance_of_auto(const std::string& spec) {
   return most;
 }
 
+// The texts of the hooks that `auto` is told to choose among.
+std::vector<std::string_view> given_candidates(const std::string& spec) {
+  constexpr std::string_view key = "among=";
+  for (const std::string_view option : split_outside(hook_options(spec), ',')) {
+    if (option.starts_with(key)) return split_outside(option.substr(key.size()), '/');
+  }
+  return {};
+}
+
+std::vector<std::string_view> hooks_within(const std::string& spec) {
+  if (base_name(spec) == "auto") return given_candidates(spec);
+  std::vector<std::string_view> hooks;
+  for (const auto& [pattern, hook] : rule_texts(hook_options(spec))) hooks.push_back(hook);
+  return hooks;
+}
+
 // Of the part behind the last '+'.
 std::string in_full_swing(const std::string& spec) {
   if (!has_option(entry_of(base_name(spec)), "start")) return spec;
@@ -55,6 +71,28 @@ std::string in_full_swing(const std::string& spec) {
   const std::string head(hook_head(spec));
   if (options.empty()) return head + ":start=0";
   return head + ":" + std::string(options) + ",start=0";
+}
+
+// A hook, and its steps before it compresses.
+struct LateHook {
+  std::string spec;
+  int64_t steps = 0;
+};
+
+// The hook itself, or the latest of those that it is made of.
+LateHook latest_to_compress(const std::string& spec) {
+  if (entry_of(base_name(spec)).of_hooks) {
+    LateHook latest{spec, 0};
+    for (const std::string_view hook : hooks_within(spec)) {
+      LateHook one = latest_to_compress(std::string(hook));
+      if (one.steps > latest.steps) latest = std::move(one);
+    }
+    return latest;
+  }
+  if (!has_option(entry_of(base_name(spec)), "start")) return {spec, 0};
+  const size_t start = spec.rfind("start=");
+  if (start == std::string::npos) return {spec, PowerSGDOptions().start_powerSGD_iter};
+  return {spec, std::stoll(spec.substr(start + 6))};
 }
 
 // A comma in parentheses, or before an option, belongs to the hook before it.
@@ -106,10 +144,17 @@ std::string from_the_first_step(const std::string& spec) {
 }
 
 int64_t steps_before_compression(const std::string& spec) {
-  if (!has_option(entry_of(base_name(spec)), "start")) return 0;
-  const size_t start = spec.rfind("start=");
-  if (start == std::string::npos) return PowerSGDOptions().start_powerSGD_iter;
-  return std::stoll(spec.substr(start + 6));
+  return latest_to_compress(spec).steps;
+}
+
+std::string why_it_never_compresses(const std::string& spec, int64_t steps) {
+  const LateHook late = latest_to_compress(spec);
+  if (late.steps < steps || late.steps == 0) return "";
+  return (late.spec == spec ? "" : spec + ": ") + late.spec +
+         " averages exactly for its first " + std::to_string(late.steps) +
+         " steps, and this run has " + std::to_string(steps) +
+         ": it never compresses (start=" + std::to_string(steps / 10) +
+         " would, after a tenth)";
 }
 
 std::string base_name(const std::string& spec) {

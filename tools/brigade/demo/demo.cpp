@@ -1,5 +1,6 @@
 // brigade demo: one small network, trained on real data under every hook, side by side.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -133,10 +134,19 @@ void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
   if (!options.json.empty()) base::check_output_file(options.json, "--json");
 }
 
+// Nobody should compare all-reduce with itself.
+void warn_of_late_starts(const std::vector<std::string>& hooks, int steps) {
+  for (const std::string& spec : hooks) {
+    const std::string why = why_it_never_compresses(spec, steps);
+    if (!why.empty()) std::fprintf(stderr, "brigade demo: --hook %s\n", why.c_str());
+  }
+}
+
 int demo(const DemoOptions& options, const std::string& command) {
   const std::vector<std::string> hooks =
       options.hooks.empty() ? all_hooks() : options.hooks;
   check(options, hooks);
+  warn_of_late_starts(hooks, options.training().steps);
   Terminal terminal;
   terminal.line(std::to_string(options.workers) +
                 (options.workers > 1 ? " ranks train" : " rank trains") +

@@ -18,11 +18,17 @@ constexpr double kFewPoints = 0.02;
 
 std::string milliseconds(const Series& series) { return ms_text(series.step_ms) + " ms"; }
 
+// A run that ends before the hook compresses says nothing about it.
+bool compressed(const Series& series) {
+  return why_it_never_compresses(series.hook, std::ssize(series.points)).empty();
+}
+
 // Hooks that average and are not all-reduce, as trained first.
 std::vector<const Series*> rivals(std::span<const Series> all) {
   std::vector<const Series*> found;
   for (const Series& series : all) {
-    if (series.takes_mean && series.link == all[0].link && series.hook != "allreduce")
+    if (series.takes_mean && series.link == all[0].link && series.hook != "allreduce" &&
+        compressed(series))
       found.push_back(&series);
   }
   return found;

@@ -96,14 +96,8 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
 
 // Nobody should compare all-reduce with itself.
 void warn_of_a_late_start(const TrainOptions& options) {
-  const int64_t steps = steps_before_compression(options.hook);
-  if (steps < options.steps) return;
-  std::fprintf(
-      stderr,
-      "brigade train: --hook %s averages exactly for its first %lld steps, and this "
-      "run has %lld: it never compresses (start=%lld would, after a tenth)\n",
-      options.hook.c_str(), static_cast<long long>(steps),
-      static_cast<long long>(options.steps), static_cast<long long>(options.steps / 10));
+  const std::string why = why_it_never_compresses(options.hook, options.steps);
+  if (!why.empty()) std::fprintf(stderr, "brigade train: --hook %s\n", why.c_str());
 }
 
 // What a run that goes on without its workers cannot do.
