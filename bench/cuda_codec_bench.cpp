@@ -2,9 +2,9 @@
 //
 // cuda_codec_bench [MiB of values...] [CODEC...]: for each codec (or those that are named)
 // and pass, the bytes it must read and write over the time it takes, beside a copy that
-// moves as many in the same run. Both with the CUDA kernels and with ATen's operations. What the kernels write is compared with the
-// CPU's, bit for bit, in every pass; exits with 1 if one differs. What fits into the GPU's
-// cache stays there, for the copy too.
+// moves as many in the same run. Both with the CUDA kernels and with ATen's operations.
+// What the kernels write is compared with the CPU's, bit for bit, in every pass; exits with
+// 1 if one differs. What fits into the GPU's cache stays there, for the copy too.
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -176,7 +176,8 @@ int main(int count, char** arguments) try {
              make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
              make_affine_block_codec, make_affine_tensor_codec}) {
       const auto codec = make(CodecPath::by_device);
-      if (!names.empty() && std::ranges::find(names, codec->name()) == names.end()) continue;
+      if (!names.empty() && std::ranges::find(names, codec->name()) == names.end())
+        continue;
       verified = bench(*codec, *make(CodecPath::aten), size << 18) && verified;
     }
   }

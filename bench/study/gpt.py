@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a GPT of about 120 M parameters over characters, in bf16, by two ranks on one GPU, under one hook after the other; prints a Markdown table.
 
-gpt.py --text FILE [--brigade build/bin/brigade] [--hooks allreduce,noop,...] [--json FILE]
+gpt.py --text FILE [--brigade build/bin/brigade] [--hooks "allreduce;noop;..."] [--json FILE]
 
 The ranks talk over NCCL's sockets and share the GPU under MPS, which is started here if it does not run. Exposed time is a step's time beyond that of
 noop, which sends nothing.

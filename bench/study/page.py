@@ -6,7 +6,7 @@ from runs import Run
 from tasks import TASKS
 
 ROUNDING = 1e-6  # evaluations are kept with six digits
-TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final accuracy less so many points
+TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final accuracy less so many points, unless a target is given
 
 
 def spread(values, scale=1.0, digits=2):
@@ -94,21 +94,22 @@ def ratio(above, below):
     return above / below if above is not None and below else None
 
 
-def against(cell, plain):
+def against(cell, plain, target):
     """The columns that compare with all-reduce, `plain`."""
-    target = plain.accuracy - TARGET_POINTS / 100
+    if target is None:
+        target = plain.accuracy - TARGET_POINTS / 100
     seconds, sent = cell.until(target, "seconds"), cell.until(target, "bytes_sent")
     return [times(ratio(plain.bytes, cell.bytes)), "never" if seconds is None else f"{seconds:.1f}", times(ratio(plain.until(target, "seconds"), seconds)),
             "" if sent is None else f"{sent / 1e6:.2f}", *Strict(cell, plain).columns()]
 
 
-def line(hook, cell, plain, idle):
+def line(hook, cell, plain, idle, target):
     """A row of a table. `plain` is all-reduce's cell, `idle` noop's; None: it was not run."""
     compared = plain is not None and hook != "allreduce" and cell.seeds & plain.seeds
     exposed = f"{max(0.0, cell.step_ms - idle.step_ms):.1f}" if idle else ""
     columns = [f"`{hook}`", spread([row["accuracy"] for row in cell.rows], 100), signed(points_gained(cell, plain)) if compared else "",
                spread([row["loss"] for row in cell.rows], 1, 3), signed(percent_of_loss(cell, plain)) if compared else "",
-               f"{cell.step_ms:.1f}", exposed, f"{cell.bytes / 1e6:.2f}", *(against(cell, plain) if plain else [""] * 6), str(len(cell.seeds))]
+               f"{cell.step_ms:.1f}", exposed, f"{cell.bytes / 1e6:.2f}", *(against(cell, plain, target) if plain else [""] * 6), str(len(cell.seeds))]
     return "| " + " | ".join(columns) + " |"
 
 
@@ -117,10 +118,10 @@ COLUMNS = ["hook", "accuracy %", "points", "test loss", "loss %", "step ms", "ex
 HEAD = "| " + " | ".join(COLUMNS) + " |\n" + "| --- " * len(COLUMNS) + "|"
 
 
-def table(hooks):
+def table(hooks, target):
     plain, idle = hooks.get("allreduce"), hooks.get("noop")
     order = sorted(hooks, key=lambda hook: (hook != "allreduce", -hooks[hook].bytes))
-    return "\n".join([HEAD] + [line(hook, hooks[hook], plain, idle) for hook in order])
+    return "\n".join([HEAD] + [line(hook, hooks[hook], plain, idle, target) for hook in order])
 
 
 # ---- headlines: what is asked of a hook at a place, and how far it came
@@ -179,24 +180,28 @@ def headlines(rows):
     return "\n".join(lines)
 
 
-LEGEND = f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Points*, *loss %*: accuracy and loss against
+def legend(target):
+    accuracy = f"all-reduce's mean final accuracy less {TARGET_POINTS} points" if target is None else f"an accuracy of {100 * target:g} %"
+    return f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Points*, *loss %*: accuracy and loss against
 all-reduce's with the same seed, mean ± deviation of the differences. *Exposed*: the step's time beyond that of `noop`, which sends nothing. *MB sent*: by
-one rank in the whole training, also to ranks of its own host. *Target*: all-reduce's mean final accuracy less {TARGET_POINTS} points, median over the seeds; *never*: a seed did not get there.
+one rank in the whole training, also to ranks of its own host. *Target*: {accuracy}, median over the seeds; *never*: a seed did not get there.
 *Strict*: all-reduce's own final accuracy with the same seed, median too; where not all seeds got there, how many did."""
+
+
 PLACES = {"loopback": "loopback", "100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "2x2:1gbit": "two hosts of two ranks each, 1 Gbit/s between them"}
 
 
-def figures(rows):
-    """Headlines and tables: what docs/study.md ends with."""
-    parts = [LEGEND, "", "## Headlines", "", headlines(rows)]
+def figures(rows, target=None):
+    """Headlines and tables: what docs/study.md ends with. `target`: the accuracy to which the tables count seconds and bytes."""
+    parts = [legend(target), "", "## Headlines", "", headlines(rows)]
     for (task, place), hooks in sorted(cells(rows).items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0][1] != "loopback", item[0][1])):
         runs = [row for cell in hooks.values() for row in cell.rows]
         words = " ".join(TASKS[task].words("DATA") + Run(task, "", place, 0).place_words())
         parts += ["", f"## {TASKS[task].title}: {PLACES.get(place, place)}", "",
                   f"{runs[0]['parameters']:,} parameters, {TASKS[task].steps} steps, `brigade train {words} --hook HOOK --seed SEED`, "
-                  f"on {' and '.join(sorted({row['machine'] for row in runs}))}.", "", table(hooks)]
+                  f"on {' and '.join(sorted({row['machine'] for row in runs}))}.", "", table(hooks, target)]
     return "\n".join(parts) + "\n"
 
 
-def markdown(rows, command):
-    return "\n".join(["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", figures(rows)])
+def markdown(rows, command, target=None):
+    return "\n".join(["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", figures(rows, target)])

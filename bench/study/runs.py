@@ -89,5 +89,10 @@ class Results:
     def add(self, row):
         self.rows[row["key"]] = row
         kept = [[round(one[name], digits) if digits else one[name] for name, digits in KEPT.items()] for one in row["evaluations"]]
-        with open(self.path, "a") as file:
-            file.write(json.dumps({**row, "evaluations": kept}, separators=(",", ":")) + "\n")
+        with open(self.path, "a+b") as file:
+            # A study that was killed may have left a line without its end, which would swallow this one.
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write(json.dumps({**row, "evaluations": kept}, separators=(",", ":")).encode() + b"\n")

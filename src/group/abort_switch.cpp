@@ -48,9 +48,13 @@ void AbortSwitch::add(GroupSockets sockets) {
 }
 
 void AbortSwitch::add(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [](const auto& known) { return known.expired(); });
-  groups_.emplace_back(group);
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& known) { return known.expired(); });
+    groups_.emplace_back(group);
+    if (!aborted_) return;
+  }
+  abort_on_device({group});
 }
 
 void AbortSwitch::abort(const std::string& why) {

@@ -25,6 +25,7 @@ struct GroupSockets {
 // given up (live_works.h). NCCL's communicators are aborted. Thread-safe.
 class AbortSwitch {
  public:
+  // What is added to a switch that has been thrown ends at once.
   void add(GroupSockets sockets);
   void add(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
   // From then on throw_if_aborted() throws, and so do new groups. The first reason counts.

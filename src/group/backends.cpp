@@ -1,9 +1,12 @@
 // From a backend's name to connected c10d groups.
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <signal.h>
 
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/exception_text.h"
@@ -24,6 +27,16 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
                                          const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
 }
+
+// How often one who waits for connections looks whether the group was aborted.
+constexpr std::chrono::milliseconds kLookAtSwitch{5};
+// How much longer than the group's time limit connecting may take: errors of its parts, at
+// that limit, say more.
+constexpr std::chrono::milliseconds kConnectSlack{1000};
+// How long one whom NCCL could not connect waits for what the others say.
+constexpr std::chrono::milliseconds kOthersErrors{5000};
+// What NCCL says where ranks share a GPU.
+constexpr const char* kSharedGpu = "Duplicate GPU detected";
 
 // What gloo opens for a group besides a connection to each peer, and some for others that
 // begin something meanwhile.
@@ -83,9 +96,8 @@ GroupSockets sockets_of(const std::vector<std::string>& endpoints, int rank) {
   return sockets;
 }
 
-void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
-  const c10::Device device = state.device ? torch_port::bind_cuda_device(*state.device)
-                                          : torch_port::current_cuda_device();
+void connect_nccl(ProcessGroup::State& state, c10::Device device, std::string& endpoints) {
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
                           torch_port::make_nccl_backend(prefixed(state, "nccl"), state.rank,
@@ -97,16 +109,50 @@ void connect_nccl(ProcessGroup::State& state, std::string& endpoints) {
   if (state.abort) state.abort->add(state.group);
 }
 
+// Why NCCL could not run a first collective; empty: it did.
+std::string try_communicator(const ProcessGroup::State& state, c10::Device device) {
+  try {
+    const c10::impl::VirtualGuardImpl cuda(device.type());
+    // What the program has issued on its own stream is not to be waited for.
+    const c10::StreamGuard apart(cuda.getStreamFromGlobalPool(device, false));
+    std::vector<at::Tensor> one{at::zeros({1}, device)};
+    state.group->allreduce(one)->wait();
+    cuda.getStream(device).synchronize();
+    return {};
+  } catch (const std::exception& error) {
+    return base::cause_of(error);
+  }
+}
+
+// By rank. Who has failed does not wait long for one that may be gone.
+std::vector<std::string> errors_of_all(ProcessGroup::State& state,
+                                       const std::string& error) {
+  try {
+    return gather_texts(
+        state, "connect NCCL", error,
+        error.empty() ? state.timeout : std::min(state.timeout, kOthersErrors));
+  } catch (const TimeoutError&) {
+    if (error.empty()) throw;
+  }
+  std::vector<std::string> errors(static_cast<size_t>(state.size));
+  errors[static_cast<size_t>(state.rank)] = error;
+  return errors;
+}
+
 // NCCL connects its ranks in their first collective, and waits without a limit for one that
-// dies meanwhile, where nothing can abort it. So a group that may be aborted has its first
-// one here, where somebody looks after it.
-void connect_communicator(const ProcessGroup::State& state) {
-  const c10::Device device = *state.group->getBoundDeviceId();
-  const c10::impl::VirtualGuardImpl cuda(device.type());
-  cuda.setDevice(device);
-  std::vector<at::Tensor> one{at::zeros({1}, device)};
-  state.group->allreduce(one)->wait();
-  cuda.getStream(device).synchronize();
+// dies meanwhile. So the first one is here, where somebody looks after it.
+void connect_communicator(ProcessGroup::State& state, c10::Device device) {
+  const std::string error = try_communicator(state, device);
+  const std::vector<std::string> errors = errors_of_all(state, error);
+  for (const std::string& each : errors) {
+    // CPU tensors need no NCCL. The first collective of others says it again.
+    if (!state.abort && each.find(kSharedGpu) != std::string::npos) return;
+  }
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    throw RendezvousError("rank " + std::to_string(state.world_ranks[rank]) +
+                          ": NCCL cannot connect the ranks: " + errors[rank]);
+  }
 }
 
 void connect_cpu(ProcessGroup::State& state, std::string& endpoints) {
@@ -134,7 +180,17 @@ std::string choose_backend(const std::string& asked) {
   return torch_port::cuda_is_loaded() && !torch_port::why_no_nccl() ? "nccl" : "gloo";
 }
 
-void connect(ProcessGroup::State& state) {
+namespace {
+
+// The device of this rank's collectives, if they have one, which becomes the current one of
+// this thread.
+std::optional<c10::Device> bind_device(const ProcessGroup::State& state) {
+  if (state.backend != "nccl") return std::nullopt;
+  return state.device ? torch_port::bind_cuda_device(*state.device)
+                      : torch_port::current_cuda_device();
+}
+
+void connect_here(ProcessGroup::State& state, std::optional<c10::Device> device) {
   if (state.size == 1) {
     state.backend = "solo";
     state.group = torch_port::make_solo_group(state.store, state.timeout);
@@ -145,8 +201,8 @@ void connect(ProcessGroup::State& state) {
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) c10::initLogging();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
   std::string mine;
-  if (state.backend == "nccl") {
-    connect_nccl(state, mine);
+  if (device) {
+    connect_nccl(state, *device, mine);
   } else {
     connect_cpu(state, mine);
   }
@@ -156,7 +212,34 @@ void connect(ProcessGroup::State& state) {
   if (state.abort) state.abort->add(sockets_of(endpoints, state.rank));
   torch_port::set_endpoints(*state.group->getBackend(c10::DeviceType::CPU),
                             std::move(endpoints));
-  if (state.abort && state.backend == "nccl") connect_communicator(state);
+  if (device) connect_communicator(state, *device);
+}
+
+}  // namespace
+
+void connect(const std::shared_ptr<ProcessGroup::State>& state) {
+  const auto device = bind_device(*state);
+  if (!state->abort && !(device && state->size > 1)) return connect_here(*state, device);
+  auto made = std::make_shared<std::promise<void>>();
+  auto connected = made->get_future();
+  std::thread([state, device, made] {
+    try {
+      connect_here(*state, device);
+      made->set_value();
+    } catch (...) {
+      made->set_exception(std::current_exception());
+    }
+  }).detach();
+  const auto limit = state->timeout + kConnectSlack;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (connected.wait_for(kLookAtSwitch) != std::future_status::ready) {
+    if (state->abort) state->abort->throw_if_aborted();
+    if (std::chrono::steady_clock::now() >= deadline)
+      throw RendezvousError(
+          (device ? "NCCL" : "gloo") + std::string(" has not connected the ranks within ") +
+          in_seconds(limit) + ": one is gone, stopped, or cannot be reached");
+  }
+  connected.get();
 }
 
 }  // namespace brigade::group

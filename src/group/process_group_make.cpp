@@ -1,8 +1,6 @@
 // How groups come about: from the environment, from another group, from somebody else's.
-#include <future>
 #include <numeric>
 #include <sstream>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -26,8 +24,6 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr std::chrono::seconds kDefaultTimeout{300};
 // A peer that dies while the ranks connect must not hold the others for long.
 constexpr std::chrono::milliseconds kConnectGeneration{10'000};
-// How often one who connects looks whether the group was aborted.
-constexpr std::chrono::milliseconds kLookAtSwitch{5};
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
@@ -128,31 +124,6 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   return gloo;
 }
 
-// Neither gloo nor NCCL can be interrupted while they connect, and a peer that died
-// meanwhile is waited for, by NCCL for ever. So where there is a switch, a thread of its
-// own connects; it is left behind when the switch is thrown, or the time is up.
-void connect_unless_aborted(const std::shared_ptr<State>& state) {
-  if (!state->abort) return group::connect(*state);
-  auto made = std::make_shared<std::promise<void>>();
-  auto connected = made->get_future();
-  std::thread([state, made] {
-    try {
-      group::connect(*state);
-      made->set_value();
-    } catch (...) {
-      made->set_exception(std::current_exception());
-    }
-  }).detach();
-  const auto deadline = std::chrono::steady_clock::now() + state->timeout;
-  while (connected.wait_for(kLookAtSwitch) != std::future_status::ready) {
-    state->abort->throw_if_aborted();
-    if (std::chrono::steady_clock::now() >= deadline)
-      throw RendezvousError(state->backend + " has not connected the ranks within " +
-                            std::to_string(state->timeout.count()) + " ms");
-  }
-  connected.get();
-}
-
 ProcessGroup make_alone(const Environment& environment, std::chrono::milliseconds timeout) {
   auto state = std::make_shared<State>();
   state->store = c10::make_intrusive<c10d::HashStore>();
@@ -162,7 +133,7 @@ ProcessGroup make_alone(const Environment& environment, std::chrono::millisecond
   state->local_rank = environment.local_rank.value_or(0);
   state->device = state->local_rank;
   state->local_size = environment.local_world_size.value_or(1);
-  group::connect(*state);
+  group::connect(state);
   return ProcessGroup(std::move(state));
 }
 
@@ -187,7 +158,7 @@ ProcessGroup make_child(const State& parent, const std::string& prefix,
   state->device = parent.device;
   // Gloo itself would not say who is missing.
   group::gather_texts(*state, prefix, "", state->timeout);
-  connect_unless_aborted(state);
+  group::connect(state);
   return ProcessGroup(std::move(state));
 }
 
@@ -287,7 +258,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   }
   state->device = state->local_rank;
   state->gloo = choose_gloo(*state, options.interface, point.host);
-  group::connect(*state);
+  group::connect(state);
   return ProcessGroup(std::move(state));
 }
 
@@ -305,7 +276,7 @@ ProcessGroup group::join_generation(const GenerationPlan& plan) {
   state->gloo = choose_gloo(*state, "", plan.host);
   state->gloo.connect_timeout = std::min(plan.timeout, kConnectGeneration);
   state->gloo.works = plan.abort->works();
-  connect_unless_aborted(state);
+  group::connect(state);
   return ProcessGroup(std::move(state));
 }
 

@@ -56,8 +56,12 @@ std::vector<std::string> gather_texts(ProcessGroup::State& state, const std::str
                                       const std::string& mine,
                                       std::chrono::milliseconds timeout);
 
-// Sets state.group, to a c10d group of state.backend over state.store. Collective.
-void connect(ProcessGroup::State& state);
+// Sets state->group, to a c10d group of state->backend over state->store, and makes its
+// device the current one of the calling thread. Collective. Neither gloo nor NCCL can be
+// interrupted while they connect, and a peer that dies meanwhile is waited for, by NCCL for
+// ever. So where there is a switch, and with NCCL, a thread of its own connects: it is left
+// behind when the switch is thrown, or the group's time limit is over.
+void connect(const std::shared_ptr<ProcessGroup::State>& state);
 
 // The backend that `asked` ("auto", "gloo", "nccl") means on this machine. Throws
 // ConfigError when it is unknown or cannot be used, with the reason.

@@ -2,12 +2,18 @@
 
 #include "brigade/measuring_hook.h"
 #include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "exchange/two_phase.h"
 #include "hooks/dense.h"
 #include "hooks/float_values.h"
 
 namespace brigade {
 namespace {
+
+bool has_kernels(const at::Tensor& buffer) {
+  return buffer.is_cuda() && buffer.scalar_type() == at::kFloat && buffer.is_contiguous() &&
+         cuda_kernels(buffer.device());
+}
 
 class HalfHook : public MeasuringHook {
  public:
@@ -25,9 +31,10 @@ class HalfHook : public MeasuringHook {
     if (comm.works_on_device()) {
       // NCCL's own all-reduce adds halves on the wire, and knows the hosts; dividing first
       // keeps it in range.
-      at::Tensor half = buffer.div(comm.size()).to(dtype_);
+      at::Tensor half = narrowed(buffer, comm.size());
       co_await comm.all_reduce(half);
-      co_return buffer.copy_(half);
+      widen(half, buffer);
+      co_return buffer;
     }
     FloatValues values(buffer);
     co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false,
@@ -36,8 +43,31 @@ class HalfHook : public MeasuringHook {
   }
 
  private:
+  // buffer / divisor. The kernel multiplies by 1 / divisor, as ATen does on CUDA: both give
+  // the same bits.
+  at::Tensor narrowed(const at::Tensor& buffer, int divisor) const {
+    if (!has_kernels(buffer)) return buffer.div(divisor).to(dtype_);
+    at::Tensor half = at::empty_like(buffer, dtype_);
+    on_cuda("hook " + name_, buffer, [&](const OnCuda& on) {
+      return on.kernels.narrow(kind_, buffer.const_data_ptr<float>(),
+                               1.0F / static_cast<float>(divisor),
+                               static_cast<uint16_t*>(half.mutable_data_ptr()),
+                               static_cast<size_t>(half.numel()), on.stream);
+    });
+    return half;
+  }
+  void widen(const at::Tensor& half, at::Tensor buffer) const {
+    if (!has_kernels(buffer)) return static_cast<void>(buffer.copy_(half));
+    on_cuda("hook " + name_, buffer, [&](const OnCuda& on) {
+      return on.kernels.widen(kind_, static_cast<const uint16_t*>(half.const_data_ptr()),
+                              buffer.mutable_data_ptr<float>(),
+                              static_cast<size_t>(half.numel()), false, on.stream);
+    });
+  }
+
   std::string name_;
   at::ScalarType dtype_;
+  kernels::Half kind_ = dtype_ == at::kHalf ? kernels::Half::fp16 : kernels::Half::bf16;
   bool flat_;
   TwoPhase exchange_;
 };

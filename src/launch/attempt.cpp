@@ -35,6 +35,9 @@ struct Worker {
   int rank;
   int local_rank;
   std::unique_ptr<WorkerStreams> streams;
+  // Null until it has printed a loss.
+  std::unique_ptr<group::RankPage> printed;
+  std::int64_t losses_shown = 0;
   pid_t pid = -1;
   int pidfd = -1;
   bool exited = false;
@@ -89,6 +92,7 @@ class Attempt {
   void start(int local_rank);
   void wait();
   void pump();
+  void show_losses(Worker& worker);
   void take_signals();
   void collect_exits();
   bool goes_on_without(Worker& worker);
@@ -221,7 +225,26 @@ void Attempt::pump() {
       result_.interrupted = SIGPIPE;
       end_all(SIGTERM);
     }
+    show_losses(worker);
   }
+}
+
+void Attempt::show_losses(Worker& worker) {
+  PrintedLosses losses;
+  for (int stream : {1, 2}) {
+    if (const WorkerOutput* output = worker.streams->output(stream))
+      losses = losses.with(output->losses());
+  }
+  if (losses.count == worker.losses_shown) return;
+  if (worker.losses_shown == 0)
+    worker.printed = plan_.status->printed_page_for(worker.rank);
+  worker.losses_shown = losses.count;
+  if (!worker.printed) return;
+  worker.printed->update([&](group::RankStatus& status) {
+    status.losses = losses.count;
+    status.bad_losses = losses.bad;
+    status.loss = losses.last;
+  });
 }
 
 void Attempt::take_signals() {

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "cuda/on_gpu.h"
+#include "group/process_group_state.h"
 
 namespace brigade {
 namespace {
@@ -120,6 +122,97 @@ TEST_P(CudaFailures, ARankThatIsKilledIsNamedWithinTheLimit) {
     EXPECT_EQ(at::ones({5}, kGpu).sum().item<float>(), 5);
   };
   run_to_failure(body, /*all_come_to_the_end=*/false);
+}
+
+// Without a word, as if killed; but not in the middle of a kernel: under MPS that takes the
+// memory of the others away, too.
+void leave() {
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
+  _exit(0);
+}
+void oversleep() { std::this_thread::sleep_for(kLimit + seconds(4)); }
+
+// The second station's communicator is made in the first step, when a bucket comes there.
+void expect_failure_between_stations(void (*stop)(), bool all_come_to_the_end) {
+  const auto body = [=](ProcessGroup group) {
+    BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
+    ddp->set_hook(make_hook("two", [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+      co_await comm.all_reduce(bucket.buffer());
+      if (comm.rank() == 1) stop();
+      co_await comm.all_reduce(bucket.buffer());
+      co_return bucket.buffer();
+    }));
+    const Failure failure = train_until_failure(ddp, [](int) {});
+    EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 0: hook 'two', bucket 0, step 0"),
+                                    ::testing::Not(HasSubstr("frame #"))));
+    if (all_come_to_the_end) {
+      EXPECT_THAT(failure.text, HasSubstr("rank 1"));
+    }
+    EXPECT_LE(failure.after, (group.rank() == 1 ? 2 : 1) * kLimit + seconds(8));
+  };
+  run_to_failure(body, all_come_to_the_end);
+}
+
+TEST(CudaConnecting, ARankThatLeavesBetweenTwoStationsIsAnErrorWithinTheLimit) {
+  expect_failure_between_stations(leave, /*all_come_to_the_end=*/false);
+}
+
+TEST(CudaConnecting, ARankThatSleepsBetweenTwoStationsIsNamedWithinTheLimit) {
+  expect_failure_between_stations(oversleep, /*all_come_to_the_end=*/true);
+}
+
+// Stops its rank where that is to learn how it reaches NCCL's others.
+class StoreThatStops : public c10d::PrefixStore {
+ public:
+  StoreThatStops(c10::intrusive_ptr<c10d::Store> store, void (*stop)())
+      : PrefixStore("stops", std::move(store)), stop_(stop) {}
+  std::vector<uint8_t> get(const std::string& key) override {
+    if (stop_ && key.starts_with("nccl/")) stop_();
+    return PrefixStore::get(key);
+  }
+
+ private:
+  void (*const stop_)();
+};
+
+// NCCL itself waits for ever for a rank that came and then does not connect.
+void expect_failure_to_connect(void (*stop)(), bool all_come_to_the_end) {
+  if (!std::filesystem::exists("/dev/nvidiactl"))
+    GTEST_SKIP() << "no NVIDIA GPU on this machine";
+  testing::run_ranks(
+      2,
+      [&](ProcessGroup hosts) {
+        testing::load_cuda(hosts.rank());
+        auto state = std::make_shared<ProcessGroup::State>();
+        state->store = c10::make_intrusive<StoreThatStops>(
+            hosts.store(), hosts.rank() == 1 ? stop : nullptr);
+        state->backend = group::choose_backend("nccl");
+        state->timeout = state->gloo.timeout = kLimit;
+        state->rank = hosts.rank();
+        state->size = hosts.size();
+        state->world_ranks = {0, 1};
+        const auto began = std::chrono::steady_clock::now();
+        std::string text = "no failure";
+        try {
+          group::connect(state);
+        } catch (const RendezvousError& error) {
+          text = error.what();
+        }
+        EXPECT_THAT(text, HasSubstr("NCCL has not connected the ranks within"));
+        EXPECT_LE(std::chrono::steady_clock::now() - began, kLimit + seconds(4));
+        // The device is not held up by it.
+        EXPECT_EQ(at::ones({5}, kGpu).sum().item<float>(), 5);
+        if (all_come_to_the_end) hosts.barrier();
+      },
+      {.timeout = seconds(60), .wall = seconds(100)});
+}
+
+TEST(CudaConnecting, ARankThatLeavesWhileNcclConnectsIsAnErrorWithinTheLimit) {
+  expect_failure_to_connect(leave, /*all_come_to_the_end=*/false);
+}
+
+TEST(CudaConnecting, ARankThatSleepsWhileNcclConnectsIsAnErrorWithinTheLimit) {
+  expect_failure_to_connect(oversleep, /*all_come_to_the_end=*/true);
 }
 
 // Functions of the CUDA runtime, which LibTorch's CUDA part has brought along.

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -26,6 +28,15 @@ inline void load_cuda(int rank) {
     throw std::runtime_error(dlerror());
 }
 
+// Of the tests that could go on for ever.
+inline int steps_of_a_test() {
+  const char* steps = std::getenv("BRIGADE_CUDA_STEPS");
+  return steps ? std::max(1, std::atoi(steps)) : 32;
+}
+inline std::chrono::seconds wall_of_a_test() {
+  return std::chrono::seconds(280) * std::max(1, (steps_of_a_test() + 31) / 32);
+}
+
 // Runs `body` with a group of CUDA ranks over the backend, of which `a_host` count as ranks
 // of one host.
 inline void run_cuda_ranks(const std::string& backend,
@@ -44,7 +55,7 @@ inline void run_cuda_ranks(const std::string& backend,
               body(init_process_group(options));
               hosts.barrier();
             },
-            {.timeout = std::chrono::seconds(60), .wall = std::chrono::seconds(280)});
+            {.timeout = std::chrono::seconds(60), .wall = wall_of_a_test()});
 }
 
 // Runs `body` in one process of its own; in this one with BRIGADE_IN_PROCESS, for

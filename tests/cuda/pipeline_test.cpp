@@ -1,5 +1,6 @@
 // Lanes that overlap on the device: many buckets, delays, streams of the program's own.
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -71,7 +72,7 @@ const Bound kHooks[] = {{"int8", 0.02}, {"int4", 0.3},       {"quantize_per_chan
 class CudaPipeline : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaPipeline, ::testing::Values(2, 4));
 
-// 2 x 768 steps in all.
+// Of each hook and number of buckets, BRIGADE_CUDA_STEPS steps.
 TEST_P(CudaPipeline, DelaysChangeNothing) {
   const auto body = [](ProcessGroup group) {
     std::mt19937 random(static_cast<uint32_t>(group.rank()));
@@ -86,7 +87,7 @@ TEST_P(CudaPipeline, DelaysChangeNothing) {
         BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group,
                    {.bucket_cap_mb = testing::kOneBucketEach});
         ddp->set_hook(make_hook(hook.spec));
-        for (int64_t step = 0; step < 32; ++step) {
+        for (int64_t step = 0; step < testing::steps_of_a_test(); ++step) {
           const auto inputs = gradients_of(shapes, group.rank(), step);
           std::this_thread::sleep_for(std::chrono::microseconds(draw(1500)));
           delay_stream(draw(20));
@@ -215,6 +216,78 @@ TEST(CudaStreams, StretchesOfAHookAreInOrderAndAwaited) {
       EXPECT_LE(error_of(got, shapes, group.size(), step), 1e-6) << "step " << step;
     }
     EXPECT_EQ(counter.item<float>(), static_cast<float>(steps * 6));
+  });
+}
+
+// As fp16 and bf16 were defined before they had kernels.
+std::shared_ptr<Hook> halves_by_aten(at::ScalarType dtype) {
+  return make_hook("by ATen", [dtype](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+    at::Tensor half = bucket.buffer().div(comm.size()).to(dtype);
+    co_await comm.all_reduce(half);
+    bucket.buffer().copy_(half);
+    co_return bucket.buffer();
+  });
+}
+
+TEST(CudaStreams, HalvesAreThoseOfDividingAndRounding) {
+  run_cuda_ranks(
+      "nccl",
+      [](ProcessGroup group) {
+        const Shapes shapes{{300, 641}, {77}, {1}, {1000, 1001}};
+        for (const auto& [spec, dtype] :
+             {std::pair{"fp16", at::kHalf}, std::pair{"bf16", at::kBFloat16}}) {
+          SCOPED_TRACE(spec);
+          BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group,
+                     {.bucket_cap_mb = testing::kOneBucketEach});
+          // Buckets are made anew after it; a sum's order depends on a bucket's size.
+          train_step(ddp, gradients_of(shapes, group.rank(), 0));
+          for (int64_t step = 0; step < 4; ++step) {
+            auto inputs = gradients_of(shapes, group.rank(), step);
+            for (at::Tensor& each : inputs) each.mul_(step == 3 ? 1e-5 : 100);
+            ddp->set_hook(halves_by_aten(dtype));
+            const at::Tensor expected = train_step(ddp, inputs);
+            ddp->set_hook(make_hook(spec));
+            EXPECT_TRUE(at::equal(train_step(ddp, inputs), expected)) << "step " << step;
+          }
+        }
+      },
+      /*ranks=*/3);
+}
+
+// Of two ranks that share the device, each for half a second or so.
+c10::Event long_work() {
+  const at::Tensor square = at::full({8192, 8192}, 1e-4, kGpu);
+  at::Tensor product = at::empty_like(square);
+  for (int count = 0; count < 16; ++count) at::mm_out(product, square, square);
+  c10::Event end(c10::DeviceType::CUDA);
+  end.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(kGpu));
+  return end;
+}
+
+// What the host would wait for is not there before the work that was issued first.
+TEST(CudaStreams, TheHostDoesNotWait) {
+  run_cuda_ranks("nccl", [](ProcessGroup group) {
+    const Shapes shapes{{300, 641}, {77}, {500, 641}};
+    for (const char* spec :
+         {"allreduce", "fp16", "bf16", "int8", "int4", "quantize_per_tensor",
+          "quantize_per_channel", "powersgd:rank=2,start=0",
+          "powersgd:rank=2,start=0,warm=0", "powersgd:rank=2,start=0,rounds=1",
+          "batched_powersgd:rank=2,start=0", "randomk", "topk"}) {
+      SCOPED_TRACE(spec);
+      BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group,
+                 {.bucket_cap_mb = testing::kOneBucketEach});
+      ddp->set_hook(make_hook(spec));
+      for (int64_t step = 0; step < 4; ++step)
+        train_step(ddp, gradients_of(shapes, group.rank(), step));
+      const auto inputs = gradients_of(shapes, group.rank(), 4);
+      c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
+      ddp->zero_grad();
+      const at::Tensor loss = ddp->forward(inputs);
+      const c10::Event before = long_work();
+      loss.backward();
+      EXPECT_FALSE(before.query()) << "backward() has waited for the device";
+      before.synchronize();
+    }
   });
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "brigade/semaphore.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
@@ -21,7 +23,9 @@ using testing::run_ranks;
 
 const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 c10::DeviceIndex devices = 0;  // none, for the other tests of this program
-int records_left = 0;  // events that can be recorded before the device fails, for good
+int records_left = 0;     // events that can be recorded before the device fails, for good
+int reads_left = 0;       // the same, that can be waited for
+double device_clock = 0;  // milliseconds from any event to any later one
 
 // Streams and events of a device that computes nothing. LibTorch keeps the type free for
 // devices that others bring.
@@ -37,6 +41,11 @@ struct FailingDevice : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUs
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {
+    if (reads_left == 0) throw std::runtime_error("the device has failed");
+    --reads_left;
+  }
+  double elapsedTime(void*, void*, c10::DeviceIndex) const override { return device_clock; }
   c10::DeviceIndex deviceCount() const noexcept override { return devices; }
 
  private:
@@ -134,6 +143,55 @@ TEST(FailingDevice, IsHeardOfOnTheOtherRanks) {
     }
     engine->close();
   });
+}
+
+std::vector<TraceEvent> moved_from(engine::Trace& trace) {
+  std::vector<TraceEvent> all;
+  try {
+    trace.move_to(all);
+  } catch (const std::runtime_error&) {
+    all.push_back({.bytes = -1});  // for the failure
+  }
+  return all;
+}
+
+TEST(FailingDevice, EventsThatCannotBeReadDoNotComeAgain) {
+  devices = 1;
+  records_left = reads_left = 1000;
+  engine::Trace trace;
+  const auto add = [&](int64_t bytes) {
+    const engine::DevicePoint begin = trace.point(kDevice), end = trace.point(kDevice);
+    trace.add({.bytes = bytes}, begin, end);
+  };
+  add(1), add(2), add(3);
+  reads_left = 3;  // two of the first event, and one of the second
+  const auto bytes_of = [&] {
+    std::vector<int64_t> all;
+    for (const TraceEvent& event : moved_from(trace)) all.push_back(event.bytes);
+    return all;
+  };
+  EXPECT_EQ(bytes_of(), (std::vector<int64_t>{1, -1}));
+  reads_left = 1000;
+  EXPECT_EQ(bytes_of(), (std::vector<int64_t>{}));
+  add(4);
+  EXPECT_EQ(bytes_of(), (std::vector<int64_t>{4}));
+}
+
+// The longer ago that was, the coarser the times are.
+TEST(FailingDevice, ATraceComparesItsClocksAnewWhenItWasRead) {
+  devices = 1;
+  records_left = reads_left = 1000;
+  engine::Trace trace;
+  for (int round = 0; round < 2; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    device_clock = 5;
+    const engine::DevicePoint point = trace.point(kDevice);
+    trace.add({}, point, point);
+    const auto all = moved_from(trace);
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_GE(all[0].begin - begin, std::chrono::milliseconds(20)) << "round " << round;
+  }
 }
 
 // Lanes that run one after the other all run, as they do side by side.

@@ -164,6 +164,34 @@ TEST(AbortSwitch, EndsConnecting) {
   });
 }
 
+// Counts what NCCL would be told.
+class CountingBackend : public c10d::Backend {
+ public:
+  CountingBackend() : Backend(0, 1) {}
+  void abort() override { ++aborts; }
+  int aborts = 0;
+};
+
+TEST(AbortSwitch, EndsGroupsOfADeviceThatComeBeforeItAndAfter) {
+  AbortSwitch one;
+  const auto add = [&one](const c10::intrusive_ptr<CountingBackend>& backend) {
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 1);
+    group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::CUSTOM,
+                      backend);
+    one.add(group);
+    return group;
+  };
+  const auto before = c10::make_intrusive<CountingBackend>();
+  const auto kept = add(before);
+  EXPECT_EQ(before->aborts, 0);
+  one.abort("the test says so");
+  EXPECT_EQ(before->aborts, 1);
+  const auto after = c10::make_intrusive<CountingBackend>();
+  const auto late = add(after);
+  EXPECT_EQ(after->aborts, 1);
+  EXPECT_EQ(before->aborts, 1);
+}
+
 TEST(AbortSwitch, ChangesNoResultWhileNobodyThrowsIt) {
   testing::run_ranks(2, [](ProcessGroup met) {
     const Abortable whole(met, "whole");

@@ -183,6 +183,7 @@ TEST(Watching, ARealTrainingShowsStepsBucketsBytesLossesAndNaNs) {
       ddp.after_forward({&loss});
       zero_grad(ddp.parameters());
       loss.backward();
+      if (step == 1) report::show_loss(NAN);
       report::show_loss(10 + step);
     }
     if (rank == 1) return;
@@ -192,14 +193,14 @@ TEST(Watching, ARealTrainingShowsStepsBucketsBytesLossesAndNaNs) {
     const auto& status = view->ranks.at(0).status;
     seen << status.hook << ' ' << status.steps << ' ' << status.steps_over << ' '
          << status.buckets << ' ' << status.bucket[0].bytes_sent << ' '
-         << status.bytes_to_other_hosts << ' ' << status.loss << ' ' << status.bad_gradients
-         << ' ' << view->ranks.at(1).status.bad_gradients << ' '
-         << (view->ranks[0].step_ms > 0) << (status.bytes_sent >= 3 * 2 * 320'000);
+         << status.bytes_to_other_hosts << ' ' << status.loss << ' ' << status.bad_losses
+         << ' ' << status.bad_gradients << ' ' << view->ranks.at(1).status.bad_gradients
+         << ' ' << (view->ranks[0].step_ms > 0) << (status.bytes_sent >= 3 * 2 * 320'000);
   });
   std::ifstream file(note);
   std::string seen;
   std::getline(file, seen);
-  EXPECT_EQ(seen, "fp16 4 3 2 320000 0 13 0 1 11");
+  EXPECT_EQ(seen, "fp16 4 3 2 320000 0 13 1 0 1 11");
 }
 
 // The rank is slow from a certain step on. Slow is 40 ms where the others take less than

@@ -42,6 +42,13 @@ class Page(unittest.TestCase):
         rows[1]["evaluations"][1]["accuracy"] = 0.9
         self.assertIn("never there", page.headlines(rows))
 
+    def test_a_given_target_counts_in_the_tables(self):
+        rows = [row("allreduce", 0.97, 400, seconds=(4, 8)), row("int8", 0.97, 100, seconds=(1, 2))]
+        self.assertIn("| 2.0 | 4.0 × |", page.markdown(rows, "study"))
+        text = page.markdown(rows, "study", 0.75)
+        self.assertIn("| 1.0 | 4.0 × |", text)
+        self.assertIn("*Target*: an accuracy of 75 %,", text)
+
     def test_the_strict_target_is_all_reduces_own_end_seed_by_seed(self):
         rows = [row("allreduce", 0.97, 400, seed=seed, place="100mbit", seconds=(4, 8)) for seed in (1, 2)]
         rows += [row("int8", accuracy, 100, seed=seed, place="100mbit", seconds=(1, 2)) for seed, accuracy in ((1, 0.98), (2, 0.969))]
@@ -90,6 +97,8 @@ class Runs(unittest.TestCase):
             with open(path, "a") as file:
                 file.write('{"key": "cut')
             self.assertEqual(list(Results(path).rows.values()), [row("int8", 0.9, 1)])
+            Results(path).add(row("int4", 0.8, 1))
+            self.assertEqual([kept["hook"] for kept in Results(path).rows.values()], ["int8", "int4"], "the cut line took the next one with it")
 
     def test_a_real_training_gives_a_row_and_a_bad_one_its_reason(self):
         task = replace(TASKS["digits"], steps=20, every=10)

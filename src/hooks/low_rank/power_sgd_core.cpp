@@ -96,8 +96,10 @@ at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
   // so that the values are the same everywhere.
   at::Generator generator =
       at::make_generator<at::CPUGeneratorImpl>(seed * 0x9E3779B97F4A7C15ull + draw);
-  return at::randn(shape, generator, at::TensorOptions().dtype(options.dtype()))
-      .to(options.device());
+  const auto there = at::TensorOptions(options.dtype());
+  at::Tensor values = at::empty(shape, there.pinned_memory(!options.device().is_cpu()));
+  // On a device, the host does not wait until they are there.
+  return values.normal_(0, 1, generator).to(options.device(), /*non_blocking=*/true);
 }
 
 at::ScalarType compute_dtype(at::ScalarType dtype) {

@@ -153,14 +153,15 @@ __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
     mean_pass(Messages messages, Reduction reduction, Range* __restrict__ ranges,
               bool aligned) {
   const int bytes = sizeof(float) + (kTwice ? messages.count : 0);
-  find_range(reduction.size, bytes, aligned, ranges,
-             [&](auto full, auto reading, const auto& place, auto& p) {
-               constexpr bool kFull = decltype(full)::value;
-               constexpr Reading kReading = decltype(reading)::value;
-               owners_mean<AffineFormat, true, kResidual, kFull,
-                           kTwice ? kReading : kStream>(place, messages, reduction, p);
-               if constexpr (!kTwice) store<kFull, kReading>(place, p, reduction.own);
-             });
+  find_range(
+      reduction.size, bytes, aligned, ranges,
+      [&](auto full, auto reading, const auto& place, auto& p) {
+        constexpr bool kFull = decltype(full)::value;
+        constexpr Reading kReading = decltype(reading)::value;
+        owners_mean<AffineFormat, true, kResidual, kFull, kTwice ? kReading : kStream>(
+            place, messages, reduction, p);
+        if constexpr (!kTwice) store<kFull, kReading>(place, p, reduction.own);
+      });
 }
 
 template <bool kResidual, bool kTwice>

@@ -75,6 +75,16 @@ void find_medians(RankView& view) {
   view.wait_ms = median_of_recent(view.status, &group::StepStatus::wait_ms);
 }
 
+// What the program prints counts where it tells nothing itself.
+void take_printed_loss(const std::string& folder, RankView& view) {
+  if (view.status.losses > 0) return;
+  const auto printed = group::read_rank_page(printed_page_of(folder, view.rank));
+  if (!printed) return;
+  view.status.losses = printed->status.losses;
+  view.status.bad_losses = printed->status.bad_losses;
+  view.status.loss = printed->status.loss;
+}
+
 RankView read_rank(const std::string& folder, int rank, std::int64_t now) {
   RankView view{.rank = rank};
   const auto reading = group::read_rank_page(rank_page_of(folder, rank));
@@ -82,6 +92,7 @@ RankView read_rank(const std::string& folder, int rank, std::int64_t now) {
   view.pid = reading->pid;
   view.state = state_of(reading->pid);
   view.status = reading->status;
+  take_printed_loss(folder, view);
   if (view.status.steps > 0)
     view.seconds_since_step = 1e-9 * static_cast<double>(now - view.status.step_began_ns);
   return view;
@@ -134,6 +145,10 @@ std::vector<std::string> status_places() {
 
 std::string rank_page_of(const std::string& folder, int rank) {
   return folder + "/rank_" + std::to_string(rank);
+}
+
+std::string printed_page_of(const std::string& folder, int rank) {
+  return rank_page_of(folder, rank) + "_printed";
 }
 
 const char* name_of(RankView::State state) {

@@ -14,6 +14,8 @@ inline constexpr const char* kStatusPrefix = "brigade_live_";
 // Where status folders may lie, best first.
 std::vector<std::string> status_places();
 std::string rank_page_of(const std::string& folder, int rank);
+// The launcher's own page, with the losses that the worker prints.
+std::string printed_page_of(const std::string& folder, int rank);
 
 struct RankView {
   enum class State : std::uint8_t { starting, running, stopped, ended };

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "group/live/rank_page.h"
+#include "brigade/error.h"
 #include "launch/watch/job_view.h"
 #include "launch/watch/node_pages.h"
 
@@ -28,6 +28,7 @@ StatusFolder::~StatusFolder() {
     const std::string page = rank_page_of(path_, job_.first_rank + i);
     unlink(page.c_str());
     unlink((page + ".new").c_str());
+    unlink(printed_page_of(path_, job_.first_rank + i).c_str());
   }
   remove_nodes(path_, job_.nodes);
   for (const char* name : {"/job.json", "/job.json.new"}) unlink((path_ + name).c_str());
@@ -51,9 +52,20 @@ std::string StatusFolder::page_for(int rank, bool replaces) {
   // The one who died, or is being ended, keeps its own.
   if (!group::make_rank_page(fresh) || std::rename(fresh.c_str(), page.c_str()) != 0)
     return "";
+  unlink(printed_page_of(path_, rank).c_str());
   job_.replaced += replaces;
   if (replaces) write_job();
   return page;
+}
+
+std::unique_ptr<group::RankPage> StatusFolder::printed_page_for(int rank) {
+  const std::string page = printed_page_of(path_, rank);
+  if (path_.empty() || !group::make_rank_page(page)) return nullptr;
+  try {
+    return std::make_unique<group::RankPage>(page);
+  } catch (const Error&) {
+    return nullptr;  // no descriptor is left, say: the job matters more
+  }
 }
 
 void StatusFolder::write_job() const {

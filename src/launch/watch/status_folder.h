@@ -2,8 +2,10 @@
 // job.json. In memory, where the system has a place for that, so that no worker waits for a
 // disk.
 #pragma once
+#include <memory>
 #include <string>
 
+#include "group/live/rank_page.h"
 #include "launch/watch/job_info.h"
 
 namespace brigade::launching {
@@ -24,6 +26,8 @@ class StatusFolder {
   // A fresh page for that worker, which starts now; empty: there is none. `replaces`: it
   // takes the place of one that died.
   std::string page_for(int rank, bool replaces);
+  // A page for the losses that this worker prints; null: it cannot be had.
+  std::unique_ptr<group::RankPage> printed_page_for(int rank);
 
  private:
   void write_job() const;

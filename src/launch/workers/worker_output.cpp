@@ -67,7 +67,8 @@ WorkerOutput::WorkerOutput(WorkerOutput&& other) noexcept
       line_(std::move(other.line_)),
       after_return_(other.after_return_),
       lost_(other.lost_),
-      last_lines_(std::move(other.last_lines_)) {
+      last_lines_(std::move(other.last_lines_)),
+      losses_(other.losses_) {
   other.options_.log = -1;
 }
 
@@ -124,6 +125,7 @@ bool WorkerOutput::show(const std::string& text) {
 void WorkerOutput::end_line(std::string& shown) {
   if (options_.console >= 0) shown += options_.prefix + line_ + "\n";
   last_lines_.add(line_);
+  if (const auto loss = printed_loss(line_)) losses_.add(*loss);
   line_.clear();
 }
 

@@ -117,6 +117,52 @@ TEST(Bench, TimesPyTorchsHooksInTheSameRunAndSkipsThoseThatHang) {
   EXPECT_NE(bench.out.find("ours/PyTorch"), std::string::npos);
 }
 
+// None of the names may end as another hook's.
+TEST(Bench, RegistersTheHookOfTheNameWithPyTorch) {
+  const std::string python = testing::python_with_torch();
+  if (python.empty()) GTEST_SKIP() << "no Python with torch";
+  const std::string script = R"(
+import runpy, sys
+bench = runpy.run_path(sys.argv[1])
+class Ddp:
+    def register_comm_hook(self, state, hook):
+        print(hook.__name__, getattr(state, "matrix_approximation_rank", ""))
+for spec in sys.argv[2:]:
+    try:
+        bench["register"](Ddp(), spec)
+    except ValueError as error:
+        print("ValueError:", error)
+)";
+  const auto result = testing::run_command(
+      {python, "-c", script, BRIGADE_SOURCE_DIR "/tools/brigade/bench/pytorch.py", "none",
+       "allreduce", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel",
+       "powersgd:rank=2,start=0", "noop", "int8"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "allreduce_hook \nfp16_compress_hook \nbf16_compress_hook \n"
+            "quantization_pertensor_hook \nquantization_perchannel_hook \n"
+            "powerSGD_hook 2\nnoop_hook \nValueError: PyTorch has no hook 'int8'\n");
+}
+
+TEST(Bench, TimesAModelWithoutAHook) {
+  const std::string python = testing::python_with_torch();
+  std::vector<std::string> words{"bench", "--sizes", "64K",           "--steps",
+                                 "2",     "--hooks", "none,allreduce"};
+  if (!python.empty()) words.push_back("--against-pytorch");
+  const Program bench(words, {{"PYTHON_EXEC", python}});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json row = bench.json()["rows"][0];
+  EXPECT_EQ(row["hook"], "none");
+  EXPECT_TRUE(row["verified"]);
+  EXPECT_GT(row["p50_ms"], 0);
+  EXPECT_FALSE(row.contains("wire_bytes")) << "nobody has counted them";
+  if (python.empty()) return;
+  for (const json& theirs : bench.json()["pytorch"]["rows"]) {
+    EXPECT_GT(theirs["p50_ms"], 0);
+    EXPECT_TRUE(theirs["verified"]) << theirs.dump();
+  }
+}
+
 TEST(Bench, SaysWhyThereIsNoPyTorch) {
   const Program bench(
       {"bench", "--sizes", "64K", "--steps", "1", "--hooks", "fp16", "--against-pytorch"},

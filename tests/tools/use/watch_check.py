@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """brigade top and --metrics-port beside real jobs, as a user types them. watch_check.py BRIGADE [PYTHON]"""
+import glob
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from command import BRIGADE, PYTHON, InFolder, environment, wait_until, workers_of
+from command import BRIGADE, PYTHON, ROOT, InFolder, environment, wait_until, workers_of
 
 
 class Watched(InFolder):
@@ -50,6 +51,10 @@ class Watched(InFolder):
             self.assertGreater(rank["loss"], 0)
             self.assertEqual([bucket["bucket"] for bucket in rank["buckets"]], list(range(len(rank["buckets"]))))
             self.assertGreater(len(rank["buckets"]), 1)
+            # What is exposed of a bucket is part of its reduction, and all of that of the bucket handed over last.
+            self.assertGreater(max(bucket["exposed_ms"] for bucket in rank["buckets"]), 0)
+            for bucket in rank["buckets"]:
+                self.assertLessEqual(bucket["exposed_ms"], bucket["reduce_ms"])
         text = self.good("top", seen["job"], "--once").stdout
         self.assertNotIn("\033", text)
         self.assertRegex(text, r"step \d+, .* ms a step, .* ms of it exposed, hook int8, loss ")
@@ -109,9 +114,10 @@ class Watched(InFolder):
 class Followed(InFolder):
     """Jobs to which something happens."""
 
-    def start(self, *words):
-        """The launcher of a job that trains until it is ended."""
-        job = subprocess.Popen([BRIGADE, *map(str, words), "--steps", "100000000", "--evaluate-every", "0"], stdout=subprocess.DEVNULL,
+    def start(self, *words, host=None):
+        """The launcher of a job that trains until it is ended. `host`: a name other than this host's, by which its workers are on another one (root only)."""
+        apart = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', host] if host else []
+        job = subprocess.Popen([*apart, BRIGADE, *map(str, words), "--steps", "100000000", "--evaluate-every", "0"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, cwd=self.folder, env=environment())
         self.addCleanup(job.stderr.close)
         self.addCleanup(job.wait, 60)
@@ -137,6 +143,23 @@ class Followed(InFolder):
     @staticmethod
     def train(ranks, steps=5):
         return lambda seen: len(seen["ranks"]) == ranks and min(rank["steps"] for rank in seen["ranks"]) > steps
+
+    def test_a_loss_that_a_program_only_prints_is_shown(self):
+        program = os.path.join(self.folder, "prints.sh")
+        with open(program, "w") as file:
+            file.write('#!/bin/sh\necho "epoch 1: train_loss=0.5, loss scale 65536"\necho "loss nan"\necho "Loss: 0.$((RANK + 1))25"\nsleep 600\n')
+        os.chmod(program, 0o755)
+        job = subprocess.Popen([BRIGADE, "run", "-n", "2", program], stdout=subprocess.DEVNULL, text=True, env=environment())
+        self.addCleanup(job.wait, 60)
+        self.addCleanup(job.terminate)
+        seen = self.until(job, lambda seen: all(rank["loss"] is not None for rank in seen["ranks"]), "both have printed a loss")
+        self.assertEqual([rank["loss"] for rank in seen["ranks"]], [0.125, 0.225])
+        self.assertEqual([rank["losses_not_finite"] for rank in seen["ranks"]], [1, 1])
+        folder, = {os.path.dirname(page) for page in glob.glob("/dev/shm/brigade_live_*/rank_1_printed")
+                   if subprocess.run(["grep", "-q", f'"pid":{job.pid},', os.path.dirname(page) + "/job.json"]).returncode == 0}
+        job.terminate()
+        job.wait(60)
+        self.assertFalse(os.path.exists(folder))
 
     def test_an_elastic_job_shows_its_generations_and_who_was_replaced(self):
         job = self.start("train", "-n", 3, "--elastic")
@@ -166,12 +189,15 @@ class Followed(InFolder):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         jobs = [self.start("run", "-n", 2, "--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port,
-                           "--metrics-port", 0, BRIGADE, "train") for node in range(2)]
+                           "--metrics-port", 0, BRIGADE, "train", host="another" if ROOT and node else None) for node in range(2)]
         seen = self.until(jobs[0], self.train(4), "four ranks train")
         self.assertEqual([rank["rank"] for rank in seen["ranks"]], [0, 1, 2, 3])
         pids = [rank["pid"] for rank in seen["ranks"]]
         self.assertEqual(sorted(pids[:2]), sorted(workers_of(jobs[0].pid)))
         self.assertEqual(sorted(pids[2:]), sorted(workers_of(jobs[1].pid)))
+        if ROOT:
+            # All-reduce sends round a ring, each rank to the one before it.
+            self.assertEqual([rank["bytes_to_other_hosts"] > 0 for rank in seen["ranks"]], [True, False, True, False])
         there = self.look(jobs[1])
         self.assertEqual([rank["rank"] for rank in there["ranks"]], [2, 3])
         self.assertIn("(rank 0's host shows all)", self.good("top", jobs[1].pid, "--once").stdout)

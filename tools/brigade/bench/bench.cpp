@@ -67,10 +67,12 @@ json row_of(const std::string& spec, int64_t bytes, int ranks, const ReductionTi
               {"cpu_ms", quantile(times.cpu_seconds, 0.5) * 1e3},
               {"algbw_gb_s", algorithm},
               {"busbw_gb_s", algorithm * 2 * (ranks - 1) / ranks},
-              {"wire_bytes", times.traffic.bytes_sent},
-              {"host_bytes", host_bytes},
-              {"shape", times.shape},
-              {"collectives", times.traffic.collectives}};
+              {"shape", times.shape}};
+  if (spec != kNoHook) {
+    row["wire_bytes"] = times.traffic.bytes_sent;
+    row["host_bytes"] = host_bytes;
+    row["collectives"] = times.traffic.collectives;
+  }
   if (tolerance < 0) return row;  // not a mean
   row["error"] = check.error;
   row["tolerance"] = tolerance;
@@ -94,13 +96,15 @@ std::string head() {
 }
 
 std::string line_of(const json& row, const Terminal& terminal) {
-  std::string line = padded(size_text(row["size_bytes"]), 9) +
-                     padded(row["hook"].get<std::string>(), kHookColumns) +
-                     padded(decimals(row["p50_ms"], 2), -9) +
-                     padded(decimals(row["p99_ms"], 2), -10) +
-                     padded(decimals(row["algbw_gb_s"], 3), -9) +
-                     padded(decimals(row["busbw_gb_s"], 3), -9) +
-                     padded(decimals(row["wire_bytes"].get<double>() / 1e6, 3), -10);
+  std::string line =
+      padded(size_text(row["size_bytes"]), 9) +
+      padded(row["hook"].get<std::string>(), kHookColumns) +
+      padded(decimals(row["p50_ms"], 2), -9) + padded(decimals(row["p99_ms"], 2), -10) +
+      padded(decimals(row["algbw_gb_s"], 3), -9) +
+      padded(decimals(row["busbw_gb_s"], 3), -9) +
+      padded(row.contains("wire_bytes") ? decimals(row["wire_bytes"].get<double>() / 1e6, 3)
+                                        : "-",
+             -10);
   if (!row.contains("verified")) return line + padded("-", -10) + "  not a mean";
   line += padded(text_of("%.1e", row["error"]), -10) + "  ";
   return line + (row["verified"] ? terminal.paint(Paint::green, "ok")
@@ -179,7 +183,7 @@ void run_bench(BenchOptions options) {
   if (options.all_ranks() < 2)
     throw ConfigError("-n " + std::to_string(options.ranks) +
                       ": one rank has nobody to send to; take 2 or more");
-  options.specs = choose_hooks(options.hooks);
+  options.specs = choose_hooks(options.hooks, /*may_be_none=*/true);
   options.bytes = parse_sizes(options.sizes, "--sizes");
   check_memory(options);
   const auto link = link_from(options.link, options.all_ranks() / options.ranks_per_host(),
@@ -221,7 +225,8 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
       "  brigade bench -n 4 --link 100mbit --against-pytorch --json bench.json\n"
       "  brigade bench --hosts 2 -n 2 --link 1gbit --hooks allreduce,int8,int8:flat=1\n"
       "docs/bench_and_plan.md has what the columns mean.");
-  add_hooks_option(*bench, options->hooks);
+  add_hooks_option(*bench, options->hooks)
+      ->description("names by comma, with options; none: no hook; all hooks when left out");
   bench
       ->add_option("--sizes", options->sizes,
                    "of the gradients: 16M, 1M:256M (doubling), 1M:256M:4, or several by "

@@ -53,8 +53,9 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-// PyTorch has the hooks of its DDPCommHookType, and no other.
+// PyTorch has the hooks of its DDPCommHookType, and no other; it can do without.
 bool is_pytorchs(const std::string& name) {
+  if (name == kNoHook) return true;
   for (auto type = DDPCommHookType::ALLREDUCE; type <= DDPCommHookType::NOOP;
        type = static_cast<DDPCommHookType>(static_cast<int>(type) + 1)) {
     if (base_name(std::string(hook_spec(type))) == name) return true;

@@ -70,6 +70,10 @@ bool is_low_rank(const std::string& spec) {
          spec.find("rounds=1") == std::string::npos;
 }
 
+std::shared_ptr<Hook> hook_of(const std::string& spec) {
+  return spec == kNoHook ? nullptr : make_hook(spec);
+}
+
 // So many has `auto` to settle.
 constexpr int kStepsToSettle = 50;
 
@@ -172,7 +176,7 @@ Reduction::~Reduction() = default;
 ReductionTimes Reduction::time(const std::string& spec, double seconds, int least,
                                int most) {
   State& state = *state_;
-  state.ddp->set_hook(make_hook(spec));
+  state.ddp->set_hook(hook_of(spec));
   ReductionTimes times;
   const auto timed_step = [&] {
     const double whole_begin = seconds_of(CLOCK_MONOTONIC);
@@ -210,7 +214,7 @@ ReductionCheck Reduction::check(const std::string& spec) {
   torch::NoGradGuard no_grad;
   const auto run = [&](const std::vector<at::Tensor>& gradients, int passes) {
     at::AutoGradMode with_grad(true);
-    state.ddp->set_hook(make_hook(spec));
+    state.ddp->set_hook(hook_of(spec));
     for (int pass = 0; pass < passes; ++pass) state.step(gradients);
   };
   const int rank = state.group.rank();

@@ -31,7 +31,7 @@ struct ReductionTimes {
   // The same with what comes before the backward pass: gradients are zeroed.
   std::vector<double> whole_seconds;
   std::vector<double> whole_cpu_seconds;
-  HookTraffic traffic;  // of the last step, on this rank
+  HookTraffic traffic;  // of the last step, on this rank; without a hook it is not counted
   std::string shape;    // HookStats' own
   int64_t buckets = 0;
 };
@@ -45,7 +45,8 @@ struct ReductionCheck {
   bool identical = false;  // all ranks hold the same bits
 };
 
-// A model under DistributedDataParallel. Everything is collective.
+// A model under DistributedDataParallel. Everything is collective. `spec` is a hook's, or
+// kNoHook.
 class Reduction {
  public:
   Reduction(ProcessGroup group, Shapes shapes, at::Device device);

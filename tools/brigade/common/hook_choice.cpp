@@ -113,12 +113,12 @@ std::vector<std::string> specs_in(const std::string& text) {
 
 }  // namespace
 
-void add_hooks_option(CLI::App& command, std::string& hooks) {
-  command.add_option("--hooks", hooks,
-                     "names by comma, with options; all hooks when left out");
+CLI::Option* add_hooks_option(CLI::App& command, std::string& hooks) {
+  return command.add_option("--hooks", hooks,
+                            "names by comma, with options; all hooks when left out");
 }
 
-std::vector<std::string> choose_hooks(const std::string& text) {
+std::vector<std::string> choose_hooks(const std::string& text, bool may_be_none) {
   std::vector<std::string> specs;
   if (text.empty()) {
     for (const HookEntry& entry : hook_table()) {
@@ -129,6 +129,7 @@ std::vector<std::string> choose_hooks(const std::string& text) {
     specs = specs_in(text);
   }
   for (std::string& spec : specs) {
+    if (may_be_none && spec == kNoHook) continue;
     make_hook(spec);
     spec = in_full_swing(spec);
   }
@@ -166,6 +167,7 @@ bool is_made_of_hooks(const std::string& spec) {
 }
 
 double tolerance_of(const std::string& spec) {
+  if (spec == kNoHook) return tolerance_of("allreduce");
   double sum = 0;
   for (const std::string_view part : split_outside(hook_head(spec), '+')) {
     if (part == "node" || part == "small") continue;  // exact

@@ -6,17 +6,22 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace brigade::tool {
 
+// Stands for a model without a hook, where hooks are compared with it.
+inline constexpr const char* kNoHook = "none";
+
 // Adds --hooks, a text for choose_hooks.
-void add_hooks_option(CLI::App& command, std::string& hooks);
+CLI::Option* add_hooks_option(CLI::App& command, std::string& hooks);
 // Specs of the registry from "fp16,powersgd:rank=2,int8" (a comma before an option belongs
 // to the hook before it), or every row of the table when empty. Hooks that begin with plain
 // averaging are taken as they are afterwards: start=0, unless the spec says otherwise.
 // Throws ConfigError, as make_hook does, for what the registry does not know.
-std::vector<std::string> choose_hooks(const std::string& text);
+// `may_be_none`: kNoHook is taken too.
+std::vector<std::string> choose_hooks(const std::string& text, bool may_be_none = false);
 
 // The same hook, compressing from the first step on, whatever its `start` was.
 std::string from_the_first_step(const std::string& spec);

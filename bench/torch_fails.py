@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What PyTorch's own DDP hooks do over Gloo: two ranks train a few steps under each, in processes of their own, and a table says what happened.
+
+torch_fails.py    with a Python that has torch, as build/CMakeCache.txt names it (BRIGADE_PYTHON). Takes one to three minutes; loopback only.
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 20  # seconds in which a rank must have done its steps
+START_LIMIT = 120  # to import torch and meet, on a busy machine
+STEPS = 20
+WIDTH = 512  # a layer's weights are 1 MB: a bucket
+
+
+def train(hook, state=None, layers=1, scale=1.0):
+    """Runs the steps; prints what is in the gradients. `layers`: as many buckets. `scale`: of the inputs."""
+    import torch
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+    ddp.register_comm_hook(state, hook)
+    for _ in range(STEPS):
+        ddp.zero_grad()
+        ddp(scale * torch.randn(4, WIDTH)).sum().backward()
+    finite = all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    print("works" if finite else "NaN in the gradients")
+
+
+def quantize(per):
+    from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
+
+    train(getattr(quantization_hooks, f"quantization_{per}_hook"))
+
+
+def power_sgd(batched=False, **more):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    train(powerSGD_hook.batched_powerSGD_hook if batched else powerSGD_hook.powerSGD_hook, state, **more)
+
+
+def zero_step():
+    import torch
+    from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(WIDTH, WIDTH))
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.01)
+    ddp.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, ddp, optimizer))
+    print("works")
+
+
+def all_reduce():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    train(default_hooks.allreduce_hook)
+
+
+CONTROL = "all-reduce, to compare"
+ROWS = {
+    CONTROL: all_reduce,
+    "`QUANTIZE_PER_TENSOR`": lambda: quantize("pertensor"),
+    "`QUANTIZE_PER_CHANNEL`": lambda: quantize("perchannel"),
+    "`POWER_SGD`, one bucket": power_sgd,
+    "`POWER_SGD`, two buckets": lambda: power_sgd(layers=2),
+    "`BATCHED_POWER_SGD`": lambda: power_sgd(batched=True),
+    "`POWER_SGD`, a column that is all zeros": lambda: power_sgd(scale=0.0),
+    "`hook_with_zero_step`": zero_step,
+}
+
+
+def rank_main(row, rank, folder):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.barrier()
+    signal.alarm(LIMIT)  # ends this process wherever it hangs
+    ROWS[row]()
+    dist.barrier()  # nobody's connections close while the other still needs them
+    dist.destroy_process_group()
+
+
+def outcome(rank):
+    """What became of a rank's process."""
+    try:
+        out, err = rank.communicate(timeout=START_LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"not known: not begun within {START_LIMIT - LIMIT} s"
+    if rank.returncode == -signal.SIGALRM:
+        return f"hangs: not done after {LIMIT} s"
+    if rank.returncode < 0:
+        return f"ends by {signal.Signals(-rank.returncode).name}"
+    if rank.returncode == 0:
+        return out.strip()
+    # An error in a callback stands behind "… when running the callback: ".
+    errors = re.findall(r"^(?:\[rank\d\]: )?(?:.*callback: )?(\w*Error\b.*)", err, re.MULTILINE)
+    return errors[-1].replace("`", "'")[:120] if errors else f"exit code {rank.returncode}"
+
+
+def run(row):
+    """What both ranks came to, without repeating it where they agree."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [subprocess.Popen([sys.executable, __file__, row, str(rank), folder], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env=environment) for rank in range(2)]
+        try:
+            return "; ".join(dict.fromkeys(outcome(rank) for rank in ranks))
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+
+def main():
+    print("| two ranks over Gloo | PyTorch |\n| --- | --- |")
+    for row in ROWS:
+        came_to = run(row)
+        print(f"| {row} | {came_to} |", flush=True)
+        if row == CONTROL and came_to != "works":
+            sys.exit("torch_fails: not even all-reduce does its steps in time; this machine is too busy to tell what hangs")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    else:
+        main()
