@@ -167,18 +167,31 @@ int main(int count, char** arguments) try {
       names.push_back(argument);
   }
   if (sizes.empty()) sizes = {4, 64, 256};
+  using Make = std::unique_ptr<Codec> (*)(CodecPath);
+  std::vector<std::pair<Make, std::string>> codecs;
+  for (const Make make : std::initializer_list<Make>{
+           make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
+           make_affine_block_codec, make_affine_tensor_codec}) {
+    codecs.emplace_back(make, make(CodecPath::by_device)->name());
+  }
+  for (const std::string& name : names) {
+    if (std::ranges::find(codecs, name, &std::pair<Make, std::string>::second) !=
+        codecs.end())
+      continue;
+    std::string known;
+    for (const auto& [make, codec] : codecs) known += " " + codec;
+    std::fprintf(stderr, "cuda_codec_bench: no codec named '%s'; known:%s\n", name.c_str(),
+                 known.c_str());
+    return 2;
+  }
   std::printf("%-14s %-17s %6s %9s %8s %8s %12s   %s\n", "codec", "pass", "MiB", "ms",
               "TB/s", "of copy", "x of ATen", "verified");
-  using Make = std::unique_ptr<Codec> (*)(CodecPath);
   bool verified = true;
   for (const int64_t size : sizes) {
-    for (const Make make : std::initializer_list<Make>{
-             make_fp16_codec, make_bf16_codec, make_int8_codec, make_int4_codec,
-             make_affine_block_codec, make_affine_tensor_codec}) {
-      const auto codec = make(CodecPath::by_device);
-      if (!names.empty() && std::ranges::find(names, codec->name()) == names.end())
-        continue;
-      verified = bench(*codec, *make(CodecPath::aten), size << 18) && verified;
+    for (const auto& [make, name] : codecs) {
+      if (!names.empty() && std::ranges::find(names, name) == names.end()) continue;
+      verified = bench(*make(CodecPath::by_device), *make(CodecPath::aten), size << 18) &&
+                 verified;
     }
   }
   return verified ? 0 : 1;

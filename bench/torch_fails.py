@@ -127,5 +127,7 @@ def main():
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    elif len(sys.argv) > 1:
+        sys.exit(__doc__)
     else:
         main()

@@ -33,7 +33,8 @@ def split(text):
     """By comma, where what follows is no option of the hook before it."""
     words = []
     for word in text.split(","):
-        if words and "=" in word and not word.startswith("diloco=") and ":" not in word.split("=")[0]:
+        is_option = word == "small" or ("=" in word and not word.startswith("diloco=") and ":" not in word.split("=")[0])
+        if words and is_option:
             words[-1] += "," + word
         else:
             words.append(word)

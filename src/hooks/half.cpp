@@ -43,8 +43,8 @@ class HalfHook : public MeasuringHook {
   }
 
  private:
-  // buffer / divisor. The kernel multiplies by 1 / divisor, as ATen does on CUDA: both give
-  // the same bits.
+  // buffer / divisor. The kernel multiplies by 1 / divisor. ATen does so too on CUDA, and
+  // the bits are the same.
   at::Tensor narrowed(const at::Tensor& buffer, int divisor) const {
     if (!has_kernels(buffer)) return buffer.div(divisor).to(dtype_);
     at::Tensor half = at::empty_like(buffer, dtype_);

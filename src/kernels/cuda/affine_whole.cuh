@@ -2,8 +2,8 @@
 // its blocks of threads in scratch memory, the second makes the header of them. Both have
 // so few blocks of threads that each does many blocks of values.
 //
-// The second pass begins at the end, with what the first one left in the cache. So that
-// this is there, what the first one reads and writes before it passes by the cache.
+// The second pass begins at the end, with what the first one left in the cache. The first
+// one therefore streams everything but the end, which would be driven out otherwise.
 #pragma once
 #include <algorithm>
 
@@ -144,9 +144,7 @@ __global__ void __launch_bounds__(kThreads)
 // the first puts p in the place of `own`, so that the second reads nothing else, which
 // moves fewer bytes. With a residual the second form was the quicker one for four ranks,
 // too.
-constexpr bool adds_up_twice(int messages, bool residual) {
-  return !residual && messages <= 4;
-}
+constexpr int kMessagesAddedTwice = 4;
 
 template <bool kResidual, bool kTwice>
 __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
@@ -222,7 +220,7 @@ inline int reduce_whole(Messages messages, Reduction reduction, void* scratch,
                         void* stream) {
   if (reduction.residual)
     return reduce_whole_in<true, false>(messages, reduction, scratch, stream);
-  return adds_up_twice(messages.count, false)
+  return messages.count <= kMessagesAddedTwice
              ? reduce_whole_in<false, true>(messages, reduction, scratch, stream)
              : reduce_whole_in<false, false>(messages, reduction, scratch, stream);
 }

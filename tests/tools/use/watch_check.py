@@ -12,7 +12,19 @@ import unittest
 import urllib.error
 import urllib.request
 
-from command import BRIGADE, PYTHON, ROOT, InFolder, environment, wait_until, workers_of
+from command import BRIGADE, PYTHON, InFolder, environment, wait_until, workers_of
+
+
+# Before a command: it runs on a host of that name, which is still this one.
+RENAMED = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"']
+
+
+def can_rename():
+    """Not everybody may, nor root in every container."""
+    try:
+        return subprocess.run([*RENAMED, "another", "true"], capture_output=True, timeout=30).returncode == 0
+    except OSError:
+        return False
 
 
 class Watched(InFolder):
@@ -51,7 +63,7 @@ class Watched(InFolder):
             self.assertGreater(rank["loss"], 0)
             self.assertEqual([bucket["bucket"] for bucket in rank["buckets"]], list(range(len(rank["buckets"]))))
             self.assertGreater(len(rank["buckets"]), 1)
-            # What is exposed of a bucket is part of its reduction, and all of that of the bucket handed over last.
+            # What is exposed of a bucket is a part of its reduction.
             self.assertGreater(max(bucket["exposed_ms"] for bucket in rank["buckets"]), 0)
             for bucket in rank["buckets"]:
                 self.assertLessEqual(bucket["exposed_ms"], bucket["reduce_ms"])
@@ -115,8 +127,8 @@ class Followed(InFolder):
     """Jobs to which something happens."""
 
     def start(self, *words, host=None):
-        """The launcher of a job that trains until it is ended. `host`: a name other than this host's, by which its workers are on another one (root only)."""
-        apart = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', host] if host else []
+        """The launcher of a job that trains until it is ended. `host`: a name other than this host's, by which its workers are on another one."""
+        apart = [*RENAMED, host] if host else []
         job = subprocess.Popen([*apart, BRIGADE, *map(str, words), "--steps", "100000000", "--evaluate-every", "0"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, cwd=self.folder, env=environment())
         self.addCleanup(job.stderr.close)
@@ -152,8 +164,7 @@ class Followed(InFolder):
         job = subprocess.Popen([BRIGADE, "run", "-n", "2", program], stdout=subprocess.DEVNULL, text=True, env=environment())
         self.addCleanup(job.wait, 60)
         self.addCleanup(job.terminate)
-        seen = self.until(job, lambda seen: all(rank["loss"] is not None for rank in seen["ranks"]), "both have printed a loss")
-        self.assertEqual([rank["loss"] for rank in seen["ranks"]], [0.125, 0.225])
+        seen = self.until(job, lambda seen: [rank["loss"] for rank in seen["ranks"]] == [0.125, 0.225], "both have printed their last loss")
         self.assertEqual([rank["losses_not_finite"] for rank in seen["ranks"]], [1, 1])
         folder, = {os.path.dirname(page) for page in glob.glob("/dev/shm/brigade_live_*/rank_1_printed")
                    if subprocess.run(["grep", "-q", f'"pid":{job.pid},', os.path.dirname(page) + "/job.json"]).returncode == 0}
@@ -185,17 +196,18 @@ class Followed(InFolder):
         self.assertIn("1 of 3 restarts used", self.good("top", job.pid, "--once").stdout)
 
     def test_the_first_of_several_hosts_shows_the_workers_of_all(self):
+        two_hosts = can_rename()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         jobs = [self.start("run", "-n", 2, "--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port,
-                           "--metrics-port", 0, BRIGADE, "train", host="another" if ROOT and node else None) for node in range(2)]
+                           "--metrics-port", 0, BRIGADE, "train", host="another" if two_hosts and node else None) for node in range(2)]
         seen = self.until(jobs[0], self.train(4), "four ranks train")
         self.assertEqual([rank["rank"] for rank in seen["ranks"]], [0, 1, 2, 3])
         pids = [rank["pid"] for rank in seen["ranks"]]
         self.assertEqual(sorted(pids[:2]), sorted(workers_of(jobs[0].pid)))
         self.assertEqual(sorted(pids[2:]), sorted(workers_of(jobs[1].pid)))
-        if ROOT:
+        if two_hosts:
             # All-reduce sends round a ring, each rank to the one before it.
             self.assertEqual([rank["bytes_to_other_hosts"] > 0 for rank in seen["ranks"]], [True, False, True, False])
         there = self.look(jobs[1])

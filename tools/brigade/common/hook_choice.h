@@ -28,8 +28,8 @@ std::string from_the_first_step(const std::string& spec);
 // How many steps it averages exactly before it compresses (`start`); 0 for a hook without
 // such steps. Of rules, and of what `auto` is told to choose among: the most of any.
 int64_t steps_before_compression(const std::string& spec);
-// What to tell of a run of `steps` steps that is over before it, or one of the hooks that
-// it is made of, compresses; empty: it does.
+// A sentence for a run of only `steps` steps, in which this hook, or one that it is made
+// of, never compresses. Empty if all of them do.
 std::string why_it_never_compresses(const std::string& spec, int64_t steps);
 
 // The row of the table that does the work: "powersgd" of "fp16+powersgd:rank=2,start=0".
