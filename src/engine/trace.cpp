@@ -17,9 +17,10 @@ DevicePoint recorded(c10::Device device) {
 
 void Trace::compare_clocks(c10::Device device) {
   if (zero_) return;
-  zero_ = recorded(device);
-  zero_->synchronize();
+  DevicePoint zero = recorded(device);
+  zero->synchronize();  // if it throws, the next call compares them
   zero_time_ = Clock::now();
+  zero_ = std::move(zero);
 }
 
 DevicePoint Trace::point(c10::Device device) {
