@@ -5,6 +5,7 @@
 #include <c10/util/Logging.h>
 #include <signal.h>
 
+#include <functional>
 #include <future>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -35,6 +36,10 @@ constexpr std::chrono::milliseconds kLookAtSwitch{5};
 constexpr std::chrono::milliseconds kConnectSlack{1000};
 // How long one whom NCCL could not connect waits for what the others say.
 constexpr std::chrono::milliseconds kOthersErrors{5000};
+// How long NCCL may take to abort what it could not connect.
+constexpr std::chrono::milliseconds kAbortTime{2000};
+// What time limits are cut to: a deadline must not overflow.
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
 // What NCCL says where ranks share a GPU.
 constexpr const char* kSharedGpu = "Duplicate GPU detected";
 
@@ -96,7 +101,8 @@ GroupSockets sockets_of(const std::vector<std::string>& endpoints, int rank) {
   return sockets;
 }
 
-void connect_nccl(ProcessGroup::State& state, c10::Device device, std::string& endpoints) {
+void connect_nccl(ProcessGroup::State& state, AbortSwitch& unfinished, c10::Device device,
+                  std::string& endpoints) {
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   state.group->setBoundDeviceId(device);
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
@@ -106,6 +112,7 @@ void connect_nccl(ProcessGroup::State& state, c10::Device device, std::string& e
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO,
                           connect_gloo(state, endpoints));
   state.group->setDefaultBackend(Group::BackendType::NCCL);
+  unfinished.add(state.group);
   if (state.abort) state.abort->add(state.group);
 }
 
@@ -131,7 +138,8 @@ std::vector<std::string> errors_of_all(ProcessGroup::State& state,
     return gather_texts(
         state, "connect NCCL", error,
         error.empty() ? state.timeout : std::min(state.timeout, kOthersErrors));
-  } catch (const TimeoutError&) {
+  } catch (const std::exception&) {
+    // Of a rank that has an error of its own, the store's or the others' says less.
     if (error.empty()) throw;
   }
   std::vector<std::string> errors(static_cast<size_t>(state.size));
@@ -190,7 +198,8 @@ std::optional<c10::Device> bind_device(const ProcessGroup::State& state) {
                       : torch_port::current_cuda_device();
 }
 
-void connect_here(ProcessGroup::State& state, std::optional<c10::Device> device) {
+void connect_here(ProcessGroup::State& state, AbortSwitch& unfinished,
+                  std::optional<c10::Device> device) {
   if (state.size == 1) {
     state.backend = "solo";
     state.group = torch_port::make_solo_group(state.store, state.timeout);
@@ -202,7 +211,7 @@ void connect_here(ProcessGroup::State& state, std::optional<c10::Device> device)
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
   std::string mine;
   if (device) {
-    connect_nccl(state, *device, mine);
+    connect_nccl(state, unfinished, *device, mine);
   } else {
     connect_cpu(state, mine);
   }
@@ -215,29 +224,35 @@ void connect_here(ProcessGroup::State& state, std::optional<c10::Device> device)
   if (device) connect_communicator(state, *device);
 }
 
+// In a thread of its own, which is left behind if nobody waits for it.
+std::future<void> detached(std::function<void()> work) {
+  std::packaged_task<void()> task(std::move(work));
+  auto done = task.get_future();
+  std::thread(std::move(task)).detach();
+  return done;
+}
+
 }  // namespace
 
 void connect(const std::shared_ptr<ProcessGroup::State>& state) {
   const auto device = bind_device(*state);
-  if (!state->abort && !(device && state->size > 1)) return connect_here(*state, device);
-  auto made = std::make_shared<std::promise<void>>();
-  auto connected = made->get_future();
-  std::thread([state, device, made] {
-    try {
-      connect_here(*state, device);
-      made->set_value();
-    } catch (...) {
-      made->set_exception(std::current_exception());
-    }
-  }).detach();
-  const auto limit = state->timeout + kConnectSlack;
+  // For this attempt alone: the group's own switch ends other groups too.
+  const auto unfinished = std::make_shared<AbortSwitch>();
+  if (!state->abort && !(device && state->size > 1))
+    return connect_here(*state, *unfinished, device);
+  auto connected =
+      detached([state, unfinished, device] { connect_here(*state, *unfinished, device); });
+  const auto limit = std::min(state->timeout, kLongest) + kConnectSlack;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (connected.wait_for(kLookAtSwitch) != std::future_status::ready) {
     if (state->abort) state->abort->throw_if_aborted();
-    if (std::chrono::steady_clock::now() >= deadline)
-      throw RendezvousError(
-          (device ? "NCCL" : "gloo") + std::string(" has not connected the ranks within ") +
-          in_seconds(limit) + ": one is gone, stopped, or cannot be reached");
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    const std::string why =
+        (device ? "NCCL" : "gloo") + std::string(" has not connected the ranks within ") +
+        in_seconds(limit) + ": one is gone, stopped, or cannot be reached";
+    // So that the thread ends, and with it NCCL's communicator.
+    detached([unfinished, why] { unfinished->abort(why); }).wait_for(kAbortTime);
+    throw RendezvousError(why);
   }
   connected.get();
 }

@@ -60,7 +60,8 @@ std::vector<std::string> gather_texts(ProcessGroup::State& state, const std::str
 // device the current one of the calling thread. Collective. Neither gloo nor NCCL can be
 // interrupted while they connect, and a peer that dies meanwhile is waited for, by NCCL for
 // ever. So where there is a switch, and with NCCL, a thread of its own connects: it is left
-// behind when the switch is thrown, or the group's time limit is over.
+// behind when the switch is thrown, or the group's time limit is over; then what it has
+// connected over NCCL is aborted.
 void connect(const std::shared_ptr<ProcessGroup::State>& state);
 
 // The backend that `asked` ("auto", "gloo", "nccl") means on this machine. Throws
