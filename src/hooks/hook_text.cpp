@@ -1,6 +1,9 @@
 #include "hooks/hook_text.h"
 
+#include <array>
+
 #include "brigade/error.h"
+#include "brigade/hooks/registry.h"
 
 namespace brigade {
 
@@ -22,6 +25,11 @@ std::string_view hook_options(std::string_view text) {
                       "': expected ')' at its end, and nowhere before");
   }
   return options.substr(0, options.size() - 1);
+}
+
+std::span<const base::BareOption> bare_options() {
+  static const std::array all{base::BareOption{"small", std::to_string(kSmall)}};
+  return all;
 }
 
 std::vector<std::string_view> split_outside(std::string_view text, char separator) {

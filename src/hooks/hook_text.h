@@ -1,9 +1,12 @@
 // The parts of a hook's text: "fp16+powersgd:rank=2", "rules:*.bias=fp16;*=int8".
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/option_spec.h"
 
 namespace brigade {
 
@@ -12,6 +15,9 @@ std::string_view hook_head(std::string_view text);
 // The options: what follows a ':', or stands in parentheses that end the text, as in
 // "powersgd(rank=2)". Throws ConfigError for parentheses that do not.
 std::string_view hook_options(std::string_view text);
+
+// Of all hooks' options, those that may stand without a value, as in "int8:small".
+std::span<const base::BareOption> bare_options();
 
 // At each `separator` that is not in parentheses. An empty text has no words.
 std::vector<std::string_view> split_outside(std::string_view text, char separator);

@@ -95,7 +95,6 @@ std::shared_ptr<Hook> make_rules(std::string_view options) {
 }
 
 const std::vector<std::string_view> kDenseOptions{"flat", "small"};
-const std::array kBareOptions{base::BareOption{"small", std::to_string(kSmall)}};
 const std::vector<std::string_view> kBatchedPowerSGDOptions{
     "rank", "start", "min_rate", "ef", "warm", "eps", "seed", "batch"};
 const std::vector<std::string_view> kPowerSGDOptions = [] {
@@ -236,7 +235,7 @@ std::shared_ptr<Hook> make_hook(std::string_view spec) {
   }
   const Row& row = find(head);
   return row.make(
-      base::OptionSpec(row.entry.name, options, row.entry.options, "hook", kBareOptions));
+      base::OptionSpec(row.entry.name, options, row.entry.options, "hook", bare_options()));
 }
 
 std::string_view hook_spec(DDPCommHookType type) {

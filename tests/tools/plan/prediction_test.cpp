@@ -278,6 +278,11 @@ TEST(HookChoice, EveryRowOfTheTableWhenNothingIsSaid) {
   for (const std::string& spec : all) EXPECT_NO_THROW(make_hook(spec)) << spec;
 }
 
+TEST(HookChoice, AnOptionWithoutAValueBelongsToTheHookBeforeIt) {
+  EXPECT_EQ(choose_hooks("int8:flat=1,small,fp16"),
+            (std::vector<std::string>{"int8:flat=1,small", "fp16"}));
+}
+
 TEST(HookChoice, WhenAHookBeginsToCompress) {
   EXPECT_EQ(steps_before_compression("fp16+powersgd:rank=2"), 1000);
   EXPECT_EQ(steps_before_compression("powersgd:start=7,rank=2"), 7);

@@ -95,14 +95,21 @@ LateHook latest_to_compress(const std::string& spec) {
   return {spec, std::stoll(spec.substr(start + 6))};
 }
 
+// Of "int8:flat=1,small".
+bool is_option(std::string_view word) {
+  if (std::ranges::find(bare_options(), word, &base::BareOption::key) !=
+      bare_options().end())
+    return true;
+  return word.find('=') != std::string::npos &&
+         word.find_first_of(":(") == std::string::npos;
+}
+
 // A comma in parentheses, or before an option, belongs to the hook before it.
 std::vector<std::string> specs_in(const std::string& text) {
   std::vector<std::string> specs;
   for (const std::string_view word : split_outside(text, ',')) {
     if (word.empty()) parse_list(text, "--hooks");  // throws
-    const bool option = word.find('=') != std::string::npos &&
-                        word.find_first_of(":(") == std::string::npos && !specs.empty();
-    if (option) {
+    if (is_option(word) && !specs.empty()) {
       specs.back() += "," + std::string(word);
     } else {
       specs.emplace_back(word);
