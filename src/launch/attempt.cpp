@@ -49,6 +49,8 @@ struct Worker {
   bool stopped = false;
   // An elastic job went on without it.
   bool forgiven = false;
+  // Another worker has its rank.
+  bool replaced = false;
   system_clock::time_point when;
 };
 
@@ -162,6 +164,7 @@ AttemptResult Attempt::run() {
 void Attempt::start(int local_rank) {
   const int rank = plan_.first_rank + local_rank;
   const int number = static_cast<int>(workers_.size());
+  for (Worker& worker : workers_) worker.replaced |= worker.rank == rank;
   std::string folder = plan_.folder + "/" + std::to_string(local_rank);
   if (number >= plan_.workers) folder += "_" + std::to_string(number);
   std::filesystem::create_directories(folder);
@@ -230,14 +233,15 @@ void Attempt::pump() {
 }
 
 void Attempt::show_losses(Worker& worker) {
+  // What it wrote last must not take the page of the worker that replaces it.
+  if (worker.forgiven || worker.replaced) return;
   PrintedLosses losses;
   for (int stream : {1, 2}) {
     if (const WorkerOutput* output = worker.streams->output(stream))
       losses = losses.with(output->losses());
   }
   if (losses.count == worker.losses_shown) return;
-  if (worker.losses_shown == 0)
-    worker.printed = plan_.status->printed_page_for(worker.rank);
+  if (!worker.printed) worker.printed = plan_.status->printed_page_for(worker.rank);
   worker.losses_shown = losses.count;
   if (!worker.printed) return;
   worker.printed->update([&](group::RankStatus& status) {

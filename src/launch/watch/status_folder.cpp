@@ -64,7 +64,9 @@ std::unique_ptr<group::RankPage> StatusFolder::printed_page_for(int rank) {
   try {
     return std::make_unique<group::RankPage>(page);
   } catch (const Error&) {
-    return nullptr;  // no descriptor is left, say: the job matters more
+    // No descriptor is left, say: the job matters more. The next attempt makes it anew.
+    unlink(page.c_str());
+    return nullptr;
   }
 }
 
