@@ -39,6 +39,12 @@ std::string message_of(const std::function<void()>& body) {
   return "no ConfigError";
 }
 
+// Pinned memory is CUDA's: without a GPU there is none.
+TEST(RandomStart, IsDrawnForAnyDevice) {
+  const auto nowhere = at::TensorOptions(at::kFloat).device(at::kMeta);
+  EXPECT_TRUE(random_start({3, 2}, nowhere, /*seed=*/1, /*draw=*/0).is_meta());
+}
+
 // ---- orthogonalize ----------------------------------------------------------------------
 
 void expect_orthonormal_or_zero(const at::Tensor& batch, double tolerance) {

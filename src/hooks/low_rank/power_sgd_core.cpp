@@ -97,7 +97,7 @@ at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
   at::Generator generator =
       at::make_generator<at::CPUGeneratorImpl>(seed * 0x9E3779B97F4A7C15ull + draw);
   const auto there = at::TensorOptions(options.dtype());
-  at::Tensor values = at::empty(shape, there.pinned_memory(!options.device().is_cpu()));
+  at::Tensor values = at::empty(shape, there.pinned_memory(options.device().is_cuda()));
   // On a device, the host does not wait until they are there.
   return values.normal_(0, 1, generator).to(options.device(), /*non_blocking=*/true);
 }
