@@ -4,6 +4,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -219,7 +220,7 @@ TEST(CudaStreams, StretchesOfAHookAreInOrderAndAwaited) {
   });
 }
 
-// As fp16 and bf16 were defined before they had kernels.
+// fp16 and bf16 out of ATen's operations.
 std::shared_ptr<Hook> halves_by_aten(at::ScalarType dtype) {
   return make_hook("by ATen", [dtype](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     at::Tensor half = bucket.buffer().div(comm.size()).to(dtype);
@@ -254,14 +255,30 @@ TEST(CudaStreams, HalvesAreThoseOfDividingAndRounding) {
       /*ranks=*/3);
 }
 
-// Of two ranks that share the device, each for half a second or so.
-c10::Event long_work() {
+c10::Event long_work(int products) {
   const at::Tensor square = at::full({8192, 8192}, 1e-4, kGpu);
   at::Tensor product = at::empty_like(square);
-  for (int count = 0; count < 16; ++count) at::mm_out(product, square, square);
+  for (int count = 0; count < products; ++count) at::mm_out(product, square, square);
   c10::Event end(c10::DeviceType::CUDA);
   end.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(kGpu));
   return end;
+}
+
+using Seconds = std::chrono::duration<double>;
+
+Seconds time_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::steady_clock::now() - begin;
+}
+
+// As many as take the device so long, within limits.
+int products_for(Seconds least) {
+  long_work(1).synchronize();  // what the first one needs is not timed
+  int products = 16;
+  while (products < 512 && time_of([&] { long_work(products).synchronize(); }) < least)
+    products *= 2;
+  return products;
 }
 
 // What the host would wait for is not there before the work that was issued first.
@@ -279,11 +296,16 @@ TEST(CudaStreams, TheHostDoesNotWait) {
       ddp->set_hook(make_hook(spec));
       for (int64_t step = 0; step < 4; ++step)
         train_step(ddp, gradients_of(shapes, group.rank(), step));
-      const auto inputs = gradients_of(shapes, group.rank(), 4);
-      c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
-      ddp->zero_grad();
-      const at::Tensor loss = ddp->forward(inputs);
-      const c10::Event before = long_work();
+      const auto loss_of_step = [&](int64_t step) {
+        const auto inputs = gradients_of(shapes, group.rank(), step);
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
+        ddp->zero_grad();
+        return ddp->forward(inputs);
+      };
+      const at::Tensor idle = loss_of_step(4);
+      const int products = products_for(10 * time_of([&] { idle.backward(); }));
+      const at::Tensor loss = loss_of_step(5);
+      const c10::Event before = long_work(products);
       loss.backward();
       EXPECT_FALSE(before.query()) << "backward() has waited for the device";
       before.synchronize();
