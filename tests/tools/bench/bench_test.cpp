@@ -115,6 +115,7 @@ TEST(Bench, TimesPyTorchsHooksInTheSameRunAndSkipsThoseThatHang) {
     EXPECT_TRUE(row.value("verified", true)) << row.dump();
   }
   EXPECT_NE(bench.out.find("ours/PyTorch"), std::string::npos);
+  EXPECT_EQ(bench.out.find("of one step"), std::string::npos) << "there were two";
 }
 
 // None of the names may end as another hook's.
@@ -144,10 +145,32 @@ for spec in sys.argv[2:]:
             "powerSGD_hook 2\nnoop_hook \nValueError: PyTorch has no hook 'int8'\n");
 }
 
+// Its first steps, which only average, may be slow where the others are not.
+TEST(Bench, JudgesPyTorchsPowerSgdByAStepThatCompresses) {
+  const std::string python = testing::python_with_torch();
+  if (python.empty()) GTEST_SKIP() << "no Python with torch";
+  const std::string script = R"(
+import runpy, sys, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+bench = runpy.run_path(sys.argv[1])
+class Slow(bench["Reduction"]):
+    steps = 0
+    def step(self):
+        self.steps += 1
+        return 5 if self.steps < 3 else 0.1
+for hook in "powersgd:rank=2,start=0", "fp16":
+    print(Slow({"shapes": [[8, 8]], "hook": hook}, "cpu").slow)
+)";
+  const auto result = testing::run_command(
+      {python, "-c", script, BRIGADE_SOURCE_DIR "/tools/brigade/bench/pytorch.py"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "0\n1\n");
+}
+
 TEST(Bench, TimesAModelWithoutAHook) {
   const std::string python = testing::python_with_torch();
   std::vector<std::string> words{"bench", "--sizes", "64K",           "--steps",
-                                 "2",     "--hooks", "none,allreduce"};
+                                 "1",     "--hooks", "none,allreduce"};
   if (!python.empty()) words.push_back("--against-pytorch");
   const Program bench(words, {{"PYTHON_EXEC", python}});
   ASSERT_EQ(bench.exit_code, 0) << bench.err;
@@ -161,6 +184,7 @@ TEST(Bench, TimesAModelWithoutAHook) {
     EXPECT_GT(theirs["p50_ms"], 0);
     EXPECT_TRUE(theirs["verified"]) << theirs.dump();
   }
+  EXPECT_NE(bench.out.find("of one step"), std::string::npos) << bench.out;
 }
 
 TEST(Bench, SaysWhyThereIsNoPyTorch) {

@@ -118,6 +118,7 @@ void print(const json& ours, const json& theirs) {
       const double mine = own["p50_ms"], other = row["p50_ms"];
       line += padded(decimals(mine, 2), -9) + padded(decimals(other, 2), -12) +
               padded(decimals(mine / other, 2), -14);
+      if (row["steps"] == 1) line += "  of one step";
       if (!row.value("verified", true)) line += terminal.paint(Paint::red, "  WRONG");
     }
     terminal.line(line);

@@ -17,8 +17,11 @@ TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "fp16": 2e-3, "bf16": 2e-2, "quant
 PLAIN = {"allreduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook,
          "quantize_per_tensor": quantization_hooks.quantization_pertensor_hook,
          "quantize_per_channel": quantization_hooks.quantization_perchannel_hook, "noop": noop_hook}
-# Seconds. A hook that takes longer a step is warm after two, and timed by one.
+# Seconds. A hook that takes longer a step is warm after its first steps, and timed by one.
 SLOW = 1.0
+WARM_UP = 2
+# PyTorch's PowerSGD cannot start before its buckets are rebuilt, and is plain all-reduce until then.
+POWERSGD_START = 2
 
 
 class GivenGradients(torch.nn.Module):
@@ -56,9 +59,8 @@ def register(ddp, spec):
     if name != "powersgd":
         raise ValueError(f"PyTorch has no hook '{name}'")
     given = dict(pair.split("=") for pair in options.split(",") if pair)
-    # PyTorch's cannot start before its buckets are rebuilt; the warm-up steps are behind that.
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(given.get("rank", 1)),
-                                        start_powerSGD_iter=2)
+                                        start_powerSGD_iter=POWERSGD_START)
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
@@ -70,7 +72,8 @@ class Reduction:
         self.ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         register(self.ddp, work["hook"])
         self.given = gradients_of(pattern(dist.get_rank()), self.shapes, device)
-        for _ in range(2):
+        compresses_at = POWERSGD_START + 1 if work["hook"].startswith("powersgd") else 0
+        for _ in range(max(WARM_UP, compresses_at)):
             self.last = self.step()
         self.slow = self.of_rank_0(self.last > SLOW)
         for _ in range(0 if self.slow else 3):
