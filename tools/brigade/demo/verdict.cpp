@@ -23,11 +23,11 @@ bool compressed(const Series& series) {
   return why_it_never_compresses(series.hook, std::ssize(series.points)).empty();
 }
 
-// Hooks that average and are not all-reduce, as trained first.
-std::vector<const Series*> rivals(std::span<const Series> all) {
+// Hooks that average and are not all-reduce, as trained there.
+std::vector<const Series*> rivals(std::span<const Series> all, const std::string& link) {
   std::vector<const Series*> found;
   for (const Series& series : all) {
-    if (series.takes_mean && series.link == all[0].link && series.hook != "allreduce" &&
+    if (series.takes_mean && series.link == link && series.hook != "allreduce" &&
         compressed(series))
       found.push_back(&series);
   }
@@ -99,17 +99,22 @@ std::string crossing(const std::vector<const Series*>& some, const Series& base)
          " would win on links slower than about " + rate_text(two_digits(*below)) + ".";
 }
 
-// `some`: the hooks to look at.
-std::string over_link(std::span<const Series> all, const std::vector<const Series*>& some,
-                      const std::string& link) {
+bool has_hook_of(const std::vector<const Series*>& some, const Series& series) {
+  return std::ranges::any_of(some, [&](const Series* one) {
+    return base_name(one->hook) == base_name(series.hook);
+  });
+}
+
+// Hooks of `trained` that are not among `some` are left aside. Others may compress over
+// the link only, where they start sooner.
+std::string over_link(std::span<const Series> all,
+                      const std::vector<const Series*>& trained,
+                      const std::vector<const Series*>& some, const std::string& link) {
   const Series* base = all_reduce(all, link);
-  std::vector<const Series*> there;
-  for (const Series& series : all) {
-    const auto same = [&](const Series* one) {
-      return base_name(one->hook) == base_name(series.hook);
-    };
-    if (series.link == link && std::ranges::any_of(some, same)) there.push_back(&series);
-  }
+  std::vector<const Series*> there = rivals(all, link);
+  std::erase_if(there, [&](const Series* series) {
+    return has_hook_of(trained, *series) && !has_hook_of(some, *series);
+  });
   if (!base || there.empty()) return "";
   const Series& best = quickest(there);
   const std::string times = best.hook + " took " + milliseconds(best) +
@@ -134,18 +139,17 @@ std::vector<std::string> verdict(std::span<const Series> all) {
   if (all.empty()) return {};
   const std::string& here = all[0].link;
   const Series* base = all_reduce(all, here);
-  std::vector<const Series*> some = rivals(all);
-  if (!base || some.empty()) return {};
+  if (!base) return {};
+  const std::vector<const Series*> trained = rivals(all, here);
+  std::vector<const Series*> some = trained;
   const std::string aside = who_learns_less(some, *base);
   std::erase_if(some, [&](const Series* series) { return learns_less(*series, *base); });
   std::vector<std::string> sentences;
-  if (!some.empty()) {
-    if (here.empty())
-      sentences = {on_loopback(quickest(some), *base), crossing(some, *base)};
-    for (const Series& series : all) {
-      if (!series.link.empty() && series.hook == "allreduce")
-        sentences.push_back(over_link(all, some, series.link));
-    }
+  if (!some.empty() && here.empty())
+    sentences = {on_loopback(quickest(some), *base), crossing(some, *base)};
+  for (const Series& series : all) {
+    if (!series.link.empty() && series.hook == "allreduce")
+      sentences.push_back(over_link(all, trained, some, series.link));
   }
   sentences.push_back(aside);
   std::erase(sentences, "");
