@@ -127,7 +127,10 @@ def main():
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    elif sys.argv[1:] in (["--help"], ["-h"]):
+        print(__doc__.strip())
     elif len(sys.argv) > 1:
-        sys.exit(__doc__)
+        print(f"torch_fails: unknown argument '{sys.argv[1]}': it takes none (see --help)", file=sys.stderr)
+        sys.exit(2)
     else:
         main()
