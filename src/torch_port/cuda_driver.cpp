@@ -65,6 +65,13 @@ std::optional<std::string> why_no_driver() {
   return "the NVIDIA driver does not start: " + error_text(error) + advice_for(error);
 }
 
+std::optional<std::string> load_cuda_part() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return std::nullopt;
+  const char* why = dlerror();
+  return "LibTorch's CUDA part cannot be loaded: " +
+         std::string(why ? why : "libtorch_cuda.so");
+}
+
 std::string why_no_device() {
   if (const auto reason = why_no_driver()) return *reason;
   const auto runtime = static_cast<int>(at::detail::getCUDAHooks().versionCUDART());

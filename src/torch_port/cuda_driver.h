@@ -16,6 +16,10 @@ std::optional<int> driver_version();
 // can.
 std::optional<std::string> why_no_driver();
 
+// Brings LibTorch's CUDA part into this process; the reason if it cannot be loaded. LibTorch
+// decides once whether it has CUDA, so this must come before at::hasCUDA() is first asked.
+std::optional<std::string> load_cuda_part();
+
 // Why LibTorch's CUDA part finds no device. REQUIRES: it is in this process, and finds
 // none.
 std::string why_no_device();

@@ -28,11 +28,7 @@ std::optional<std::string> why_no_cuda() {
   if (auto reason = torch_port::why_no_driver()) return reason;
   // NCCL's module brings LibTorch's CUDA part with it; without the module it comes alone.
   if (!torch_port::why_no_nccl()) return std::nullopt;
-  if (!at::hasCUDA() && !dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
-    const char* why = dlerror();
-    return "LibTorch's CUDA part cannot be loaded: " +
-           std::string(why ? why : "libtorch_cuda.so");
-  }
+  if (auto reason = torch_port::load_cuda_part()) return reason;
   if (!at::hasCUDA()) return torch_port::why_no_device();
   return std::nullopt;
 }
