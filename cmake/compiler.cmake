@@ -99,4 +99,9 @@ function(brigade_quick_to_compile target)
   endif()
   # At -O1 g++ takes optionals of LibTorch for uninitialized.
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${level}> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  # From g++ 13 on -O2 sets this, and a precompiled header is taken only where it is set as it was for the header.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13 AND level STREQUAL "-O1"
+      AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(${target} PRIVATE -munroll-only-small-loops)
+  endif()
 endfunction()

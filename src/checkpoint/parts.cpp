@@ -15,7 +15,7 @@
 namespace brigade {
 namespace {
 
-const std::string& value_of(const PartState& state, const std::string& key) {
+std::string value_of(const PartState& state, const std::string& key) {
   const auto found = state.values.find(key);
   if (found == state.values.end())
     throw CheckpointError("its value '" + key + "' is not there");
@@ -23,7 +23,7 @@ const std::string& value_of(const PartState& state, const std::string& key) {
 }
 
 uint64_t count_of(const PartState& state, const std::string& key) {
-  const std::string& text = value_of(state, key);
+  const std::string text = value_of(state, key);
   uint64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
@@ -65,7 +65,7 @@ HookState hook_state(const PartState& part, at::Device device) {
 std::function<void()> load_hook(DdpCore& core, const SavedPart& saved) {
   const auto hook = core.hook();
   const std::string mine = hook ? hook->fingerprint() : "none";
-  const std::string& theirs = value_of(saved.states.at(0), "fingerprint");
+  const std::string theirs = value_of(saved.states.at(0), "fingerprint");
   if (mine != theirs)
     throw CheckpointError("saved with the hook " + theirs + ", but the hook here is " +
                           mine + "; set the same, or leave this part out to begin it anew");
