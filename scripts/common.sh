@@ -67,3 +67,26 @@ install_packages() {
   echo "  Debian packages: $*"
   step "installing $# Debian packages" apt_install "$@"
 }
+
+# missing_headers NAME...: prints those that the compiler does not find; all of them where there is no compiler.
+missing_headers() {
+  local header found
+  found=$(for header in "$@"; do printf '#if __has_include(<%s>)\nfound %s\n#endif\n' "$header" "$header"; done |
+    "${CXX:-g++}" -E -P -x c++ - 2>/dev/null | sed -n 's/^found //p') || true
+  for header in "$@"; do grep -qxF "$header" <<<"$found" || echo "$header"; done
+}
+
+# missing_needs PURPOSE...: prints the packages of scripts/needs.txt that this machine lacks for these purposes.
+missing_needs() {
+  local kind name package when header
+  local -A package_of=()
+  while read -r kind name package when; do
+    case " $* " in *" $when "*) ;; *) continue ;; esac
+    case $kind in
+      program) PATH=$PATH:/usr/sbin:/sbin command -v "$name" >/dev/null || echo "$package" ;;
+      module) python3 -c "import $name" 2>/dev/null || echo "$package" ;;
+      header) package_of[$name]=$package ;;
+    esac
+  done < <(grep -v '^#' scripts/needs.txt)
+  for header in $(missing_headers "${!package_of[@]}"); do echo "${package_of[$header]}"; done
+}
