@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Starts workers: several processes of one job, each a rank, watched until all have ended.
 // The brigade run command is a thin layer over this header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Process groups: which processes take part, and how a program finds its peers.
 #pragma once
 #include <c10/util/intrusive_ptr.h>

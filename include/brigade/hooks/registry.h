@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Hooks by name, and by PyTorch's DDPCommHookType.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // DiLoCo: ranks train apart for many steps, with any optimizer, and then agree on one step
 // of an outer optimizer (Douillard et al.: DiLoCo, 2023; Streaming DiLoCo, 2025). Sends a
 // small part of what averaging gradients does: for ranks that are far from each other.

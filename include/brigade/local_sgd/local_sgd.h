@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Local SGD: ranks train apart and meet every so many steps. One object owns all that
 // takes: the hook that stops averaging gradients over all ranks, the averager that brings
 // parameters together, and the one warm-up of both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Brings the parameters of ranks that train apart together again, every so many steps.
 //
 //   brigade::PeriodicModelAverager averager(group, {.period = 16, .warmup_steps = 100});

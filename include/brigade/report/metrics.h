@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // metrics.jsonl: a line of JSON a step.
 #pragma once
 #include <memory>

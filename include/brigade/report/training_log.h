@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a training loop leaves behind to be looked at, with a line or two a step.
 #pragma once
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // ZeRO: each rank keeps the optimizer's state of its share of the parameters, steps that
 // share, and hands the new values to all others. Training is the same as with the optimizer
 // on every rank; its state takes 1/ranks of the memory.
