@@ -52,14 +52,14 @@ class BRIGADE_API LocalSGD {
   // ConfigError for bad options, MismatchError if they differ between ranks.
   template <class T>
   LocalSGD(DdpCore& core, T& optimizer, LocalSGDOptions options)
-      : LocalSGD(core, inner_step(optimizer, core.parameters()), std::move(options), 0) {}
+      : LocalSGD(inner_step(optimizer, core.parameters()), core, std::move(options)) {}
   template <class Ddp, class T>
   requires requires(Ddp& ddp) { ddp->core(); }
   LocalSGD(Ddp& ddp, T& optimizer, LocalSGDOptions options)
       : LocalSGD(ddp->core(), optimizer, std::move(options)) {}
   // For optimizers that step in the backward pass: step() only averages.
   LocalSGD(DdpCore& core, LocalSGDOptions options)
-      : LocalSGD(core, InnerStep(), std::move(options), 0) {}
+      : LocalSGD(InnerStep(), core, std::move(options)) {}
   ~LocalSGD();
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
@@ -84,7 +84,7 @@ class BRIGADE_API LocalSGD {
 
  private:
   struct State;
-  LocalSGD(DdpCore& core, InnerStep step, LocalSGDOptions options, int);
+  LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options);
   std::unique_ptr<State> state_;
 };
 

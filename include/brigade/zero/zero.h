@@ -56,9 +56,8 @@ class BRIGADE_API ShardFactory {
 
   ShardFactory(const char* spec) : ShardFactory(std::string(spec)) {}
   ShardFactory(std::string spec);  // throws ConfigError for a bad one
-  template <class F>
-  requires std::is_invocable_v < F&, const std::vector<at::Tensor>
-  & > ShardFactory(F make) {
+  template <std::invocable<const std::vector<at::Tensor>&> F>
+  ShardFactory(F make) {
     using Made = std::invoke_result_t<F&, const std::vector<at::Tensor>&>;
     if constexpr (std::convertible_to<Made, std::shared_ptr<Optimizer>>) {
       *this = of_functional(std::move(make));
