@@ -3,7 +3,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "brigade/report/run_record.h"
 
@@ -26,8 +25,6 @@ class BRIGADE_API MetricsWriter {
   MetricsWriter& operator=(MetricsWriter&&) noexcept;
 
   void add(const Series& series, const StepPoint& point);
-  // Any JSON object, without a line break in it; it gets a line of its own.
-  void add_object(std::string_view json);
 
  private:
   class File;
