@@ -34,9 +34,8 @@ auto WatchedStore::call(const char* name, const std::string& key,
 }
 
 WatchedStore::WatchedStore(c10::intrusive_ptr<c10d::Store> inner,
-                           std::shared_ptr<Watchdog> watchdog, std::shared_ptr<void> keeper)
+                           std::shared_ptr<Watchdog> watchdog)
     : Store(inner->getTimeout()),
-      keeper_(std::move(keeper)),
       first_{std::move(inner), std::move(watchdog)},
       free_{first_} {}
 
