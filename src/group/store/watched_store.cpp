@@ -68,8 +68,7 @@ void WatchedStore::give_back(Lane lane) {
 
 c10::intrusive_ptr<c10d::Store> WatchedStore::clone() {
   Lane lane = connect_again();
-  return c10::make_intrusive<WatchedStore>(std::move(lane.store), std::move(lane.watchdog),
-                                           keeper_);
+  return c10::make_intrusive<WatchedStore>(std::move(lane.store), std::move(lane.watchdog));
 }
 
 void WatchedStore::set(const std::string& key, const std::vector<uint8_t>& value) {
