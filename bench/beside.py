@@ -80,14 +80,8 @@ def rank_main(options, rank):
     dist.destroy_process_group()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hooks", default="none allreduce fp16 int8 quantize_per_channel powersgd:rank=2,start=0", help="by space; none must be there")
-    parser.add_argument("--megabytes", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    if "RANK" in os.environ:
-        return rank_main(options, int(os.environ["RANK"]))
+def start_two_ranks():
+    """Two processes of this same command, as ranks of one job on one GPU; gives the worse exit code."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -102,6 +96,17 @@ def main():
         for rank in ranks:
             rank.kill()
     return max(abs(code) for code in codes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hooks", default="none allreduce fp16 int8 quantize_per_channel powersgd:rank=2,start=0", help="by space; none must be there")
+    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        return rank_main(options, int(os.environ["RANK"]))
+    return start_two_ranks()
 
 
 if __name__ == "__main__":

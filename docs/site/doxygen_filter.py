@@ -2,7 +2,7 @@
 
 Headers are written for those who open them, so their comments are `//`. Doxygen reads `///` only, and takes some characters
 for commands. Here a comment before a declaration becomes `///`, one behind it `///<`, and the one on top of the file becomes
-the file's; indented lines after an empty one become an example.
+the file's, without the line that names the licence; indented lines after an empty one become an example.
 """
 import re
 import sys
@@ -10,6 +10,7 @@ import sys
 COMMENT = re.compile(r"^(\s*)//(?!/)(.*)$")
 TRAILING = re.compile(r"^(.*[;,{)\w]\s*)//(?!/)\s?(.*)$")
 BANNER = re.compile(r"^\s*--")
+LICENCE = "// SPDX-License-Identifier: BSD-3-Clause\n"
 COMMANDS = re.compile(r'[\\@<>#%&$"]')
 
 
@@ -44,7 +45,7 @@ def filtered(source):
 
     if source.startswith("//"):
         made.append("/// @file")
-    for line in source.splitlines():
+    for line in source.removeprefix(LICENCE).splitlines():
         comment = COMMENT.match(line)
         if comment and not BANNER.match(comment[2]):
             indent = comment[1]

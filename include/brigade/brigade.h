@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // All of brigade.
 #pragma once
 #include "brigade/checkpoint.h"

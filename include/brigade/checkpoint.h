@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Saves a training run and takes it up again, to the last bit on the same number of ranks.
 //
 //   brigade::DdpOptions options;

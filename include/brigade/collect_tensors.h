@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Finds the tensors in what a module's forward() returns.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Batches of a dataset, made ahead of the training loop on a thread, each rank its share.
 //
 //   brigade::DataLoader<Batch> loader(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Data-parallel training without a forward(): parameters in, averaged gradients out.
 // DistributedDataParallel and the bindings to other languages stand on it; programs
 // normally use brigade/distributed_data_parallel.h.

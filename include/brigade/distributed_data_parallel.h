@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Trains one model on many processes: each has a copy and its own share of the data, and
 // backward() leaves in every copy the mean of all copies' gradients.
 //

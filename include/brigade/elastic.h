@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Training that goes on when a worker dies.
 //
 //   auto job = brigade::join_job();  // under brigade run --elastic; alone: a job of one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The exceptions that brigade throws. Every text says what was wrong, with its value, and
 // what is expected or what to do.
 #pragma once

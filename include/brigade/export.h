@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What libbrigade.so shows to programs that use it. Everything else in it is hidden: each
 // class of a public header, and each function that is not defined there, carries the mark.
 #pragma once

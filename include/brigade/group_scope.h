@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A hook's collectives among some of the ranks only.
 #pragma once
 #include "brigade/export.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Start here to write a hook: a coroutine that gets a bucket of gradients and gives back
 // what those gradients become.
 //

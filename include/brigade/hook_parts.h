@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Start here to write a hook that gives parts of a bucket to other hooks:
 //
 //   Task<at::Tensor> Mine::reduce(Bucket bucket, Comm& comm) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Start here to write a hook around another: derive from HookWrapper, and override what is
 // different.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Starts workers: several processes of one job, each a rank, watched until all have ended.
 // The brigade run command is a thin layer over this header.
 #pragma once
@@ -82,9 +83,9 @@ struct LaunchOptions {
   // True: what workers write appears line by line, "[rank] " before it. False: they write
   // to this process's own stdout and stderr, and failure reports lack their last lines.
   bool prefix = true;
-  // A folder for logs and error files: DIR/RUN_ID/attempt_K/LOCAL_RANK/{stdout.log,
-  // stderr.log, error.json}. Empty: a fresh temporary folder, removed at the end unless it
-  // has logs.
+  // A folder for logs and error files: DIR/brigade_RUN_ID_XXXXXX/attempt_K/LOCAL_RANK/
+  // {stdout.log, stderr.log, error.json}; XXXXXX makes the folder a new one. Empty: a
+  // fresh temporary folder, removed at the end unless it has logs.
   std::string log_dir = {};
   // Streams that go to files instead of the console, and to files as well as to the
   // console.

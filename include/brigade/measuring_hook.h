@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // For hooks that can tell the norm of their result without reading it once more: clipping
 // of gradients then costs no pass of its own over them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Mixed precision: the dtypes that a model computes and communicates in.
 #pragma once
 #include <c10/core/ScalarType.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // For hooks that keep much from step to step: how elastic training takes back a step that
 // failed without a copy of all that in each step.
 //

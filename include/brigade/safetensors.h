@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tensors in files: the safetensors format, as Python's `safetensors` reads and writes it,
 // with checksums. Nothing in such a file is ever executed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A sampler that gives each rank its share of a dataset in every epoch.
 #pragma once
 #include <torch/data/samplers/base.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What hooks wait for besides collectives. A hook must not block its thread, which serves
 // other buckets too; it awaits these instead.
 //

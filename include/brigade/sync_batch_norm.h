@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Batch normalization over the batches of all ranks, as if they were one: for small batches
 // a rank, where each rank's own mean and variance would be too rough.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Task: what a hook is. It is a coroutine that starts when it is awaited, and hands its
 // result or its exception to the coroutine that awaits it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the engine did with each bucket and when, for timelines.
 #pragma once
 #include <chrono>

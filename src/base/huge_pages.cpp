@@ -60,7 +60,8 @@ at::Tensor empty_in_huge_pages(at::IntArrayRef sizes, const at::TensorOptions& o
   if (!options.device().is_cpu() || bytes < kHugePage || !allowed()) {
     return at::empty(sizes, options);
   }
-  // Memory of its own, and no part of a larger tensor: whoever stores it stores no padding.
+  // Allocates exactly this tensor, not a slice of a padded one, so that saving it writes no
+  // padding.
   void* const memory = std::aligned_alloc(kHugePage, round_up(bytes));
   if (memory == nullptr) return at::empty(sizes, options);  // which says what is missing
   at::Tensor tensor = at::from_blob(memory, sizes, std::free, options);

@@ -21,7 +21,8 @@ constexpr std::chrono::milliseconds kGrace{2000};
 // the device.
 constexpr size_t kCommunicators = 3;
 
-// Of a group that somebody else made there may be no way to make more.
+// A group created outside this library may not be duplicable; then one communicator is
+// used.
 size_t count_communicators(const ProcessGroup& group) {
   const bool can_make = group.works_on_device() && !torch_port::why_no_nccl();
   return can_make ? kCommunicators : 1;

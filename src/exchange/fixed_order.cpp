@@ -26,8 +26,8 @@ class OwnedChunks {
   at::Tensor own_of(const at::Tensor& values) const {
     return values.narrow(0, begin(me_), own());
   }
-  // A chunk that lies between those of others is sent along, to its owner itself, so that
-  // what is sent is one stretch of memory.
+  // If this rank's chunk is in the middle, it is sent too (to itself), so that the send
+  // buffer is contiguous.
   bool between() const { return begin(me_) > 0 && begin(me_ + 1) < n_; }
   at::Tensor stretch(const at::Tensor& values) const {
     if (between()) return values;

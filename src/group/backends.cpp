@@ -139,7 +139,7 @@ std::vector<std::string> errors_of_all(ProcessGroup::State& state,
         state, "connect NCCL", error,
         error.empty() ? state.timeout : std::min(state.timeout, kOthersErrors));
   } catch (const std::exception&) {
-    // Of a rank that has an error of its own, the store's or the others' says less.
+    // If this rank already failed, its own error is more useful than the store's.
     if (error.empty()) throw;
   }
   std::vector<std::string> errors(static_cast<size_t>(state.size));

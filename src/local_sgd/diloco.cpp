@@ -91,8 +91,8 @@ void make_equal(const NamedParameters& parameters, const ProcessGroup& group) {
 
 }  // namespace
 
-DiLoCo::DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup group,
-               DiLoCoOptions options, int) {
+DiLoCo::DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup group,
+               DiLoCoOptions options) {
   if (!group)
     throw ConfigError("DiLoCo: the group is empty, but must be the ranks to meet");
   check(parameters);

@@ -12,7 +12,7 @@ struct LocalSGD::State {
   LocalSGDCore core;
 };
 
-LocalSGD::LocalSGD(DdpCore& core, InnerStep step, LocalSGDOptions options, int)
+LocalSGD::LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options)
     : state_(std::make_unique<State>(core, std::move(step), options)) {
   core.set_hook(state_->core.hook());
   state_->core.watch_for_join([model = core.watch()] { return model.joining(); });

@@ -41,8 +41,4 @@ void MetricsWriter::add(const Series& series, const StepPoint& point) {
   file_->add(metrics_line(series, point));
 }
 
-void MetricsWriter::add_object(std::string_view json) {
-  file_->add(std::string(json) + "\n");
-}
-
 }  // namespace brigade::report

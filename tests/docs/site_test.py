@@ -30,6 +30,10 @@ class Filter(unittest.TestCase):
     def test_the_comment_on_top_is_the_files(self):
         self.assertEqual(doxygen_filter.filtered("// What it is.\n#pragma once\n"), "/// @file\n/// What it is.\n#pragma once\n")
 
+    def test_the_licence_is_no_documentation(self):
+        made = doxygen_filter.filtered("// SPDX-License-Identifier: BSD-3-Clause\n// What it is.\n#pragma once\n")
+        self.assertEqual(made, "/// @file\n/// What it is.\n#pragma once\n")
+
     def test_what_doxygen_takes_for_commands_is_text(self):
         self.assertEqual(doxygen_filter.escaped("a < b, `c < d` @ \\n"), "a \\< b, `c < d` \\@ \\\\n")
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Says where a file includes something from a layer above its own, which layer is not described, and what has grown too large.
+"""Says where a file includes something from a layer above its own, which layer is not described, and where an old name or a search in
+the text of an error has come back.
 
 A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
 named after. Run without arguments on the project this file lies in, or with the root of a tree to check.
 """
+import ast
 import pathlib
 import re
 import sys
@@ -55,8 +57,12 @@ OWN = {"ddp/core_state.h"}
 HOOK_WRITERS = {"exchange", "hooks", "optim", "zero", "local_sgd"}
 PRIVATE_TO_HOOKS = ("engine/", "group/", "torch_port/")
 RUNS_HOOKS = ("src/local_sgd/hook_averaging.cpp", "engine/engine.h")
-MOST_FILES = 25
-MOST_LINES = 500
+# Errors are types, and nothing is decided by the words of one: these begin what LibTorch, Gloo, NCCL and the system say of a lost
+# peer. The table of them is in base/failure.cpp, torch_port turns them into types, and exception_text only takes apart.
+ERROR_TEXTS = ("imed out", "by peer", "onnection re", "onnection closed", "roken pipe", "pair closure")
+MAY_READ_ERROR_TEXTS = ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/")
+# Identifiers that were renamed or removed, exactly as they were written; they occur nowhere any more.
+OLD_NAMES = ()
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
@@ -133,22 +139,56 @@ def undescribed(root):
             yield f"src/{folder.name}: it is not in docs/images/layers.svg"
 
 
-def crowded(root):
-    """A folder is seen at a glance, and so is a file."""
-    for top in ("src", "tools"):
-        for folder in sorted(path for path in [root / top, *(root / top).rglob("*")] if path.is_dir()):
-            count = sum(path.is_file() for path in folder.iterdir())
-            if count > MOST_FILES:
-                yield f"{folder.relative_to(root)}: {count} files; {MOST_FILES} at most, divide it"
-    for path in sorted(p for top in ("src", "tools", "include", "tests") for p in (root / top).rglob("*")):
-        if path.suffix in {".h", ".cpp", ".cu", ".cuh", ".py"} and (lines := len(path.read_text().splitlines())) > MOST_LINES:
-            yield f"{path.relative_to(root)}: {lines} lines; {MOST_LINES} at most, divide it"
+CPP_LITERAL = re.compile(r'''R"(\w*)\((?P<raw>.*?)\)\1"|"(?P<plain>(?:[^"\\\n]|\\.)*)"|'(?:[^'\\\n]|\\.)'|//[^\n]*''', re.DOTALL)
+
+
+def literals(path):
+    """Line and text of every string in a C++ or Python file; comments and docstrings are none."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        for found in CPP_LITERAL.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, found["raw"] or found["plain"] or ""
+        return
+    tree = ast.parse(text)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.lineno, node.value
+
+
+def error_texts(root):
+    """No string of the product has the words of a foreign error, except where those are given their types."""
+    for path in sorted(p for top in ("src", "tools", "python") for p in (root / top).rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".py"} or name.startswith(MAY_READ_ERROR_TEXTS):
+            continue
+        for line, text in literals(path):
+            if any(fragment in text for fragment in ERROR_TEXTS):
+                yield f"{name}:{line}: \"{text}\" is of an error's text; only src/base/failure.cpp and src/torch_port look at that"
+
+
+def old_names(root, names=OLD_NAMES):
+    """Nothing speaks of what has another name now."""
+    if not names:
+        return
+    old = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b")
+    tops = ("src", "include", "tools", "python", "tests", "bench", "examples", "docs", "cmake", "scripts")
+    files = [p for top in tops for p in (root / top).rglob("*")] + [root / "README.md", root / "CONTRIBUTING.md"]
+    for path in sorted(files):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi", ".md", ".txt", ".cmake", ".sh", ""} or not path.is_file():
+            continue
+        name = path.relative_to(root).as_posix()
+        if name == "tests/layers/check.py":
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            for found in old.findall(line):
+                yield f"{name}:{number}: {found} has another name now, or is gone"
 
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = [*complaints(root), *undescribed(root), *crowded(root)]
-    print("\n".join(found) if found else "layers: all includes point down, every layer is described, no folder or file is too large")
+    found = [*complaints(root), *undescribed(root), *old_names(root)]
+    print("\n".join(found) if found else "layers: all includes point down, every layer is described, no old name is left")
     return 1 if found else 0
 
 

@@ -62,19 +62,47 @@ class LayerCheck(unittest.TestCase):
     def test_public_headers_leak_nothing(self):
         self.assertEqual(len(self.complaints("include/brigade/a.h", "#include <nlohmann/json.hpp>\n")), 1)
 
-    def test_what_has_grown_too_large_is_named(self):
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            (root / "src/hooks").mkdir(parents=True)
-            for number in range(25):
-                (root / f"src/hooks/{number}.cpp").write_text("\n" * 500)
-            self.assertEqual(list(check.crowded(root)), [])
-            (root / "src/hooks/25.cpp").write_text("\n" * 501)
-            found = list(check.crowded(root))
-            self.assertEqual([line.split(":")[0] for line in found], ["src/hooks", "src/hooks/25.cpp"])
-
     def test_kernels_know_no_torch(self):
         self.assertEqual(len(self.complaints("src/kernels/cpu/a.cpp", "#include <ATen/ATen.h>\n")), 1)
+
+
+class Words(unittest.TestCase):
+    def found(self, check_for, path, text):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+            return list(check_for(root))
+
+    def test_a_search_for_the_words_of_an_error_is_named_with_file_and_line(self):
+        for path, text in (
+            ("src/group/a.cpp", '// why\nif (cause.find("imed out") != std::string::npos) throw;\n'),
+            ("src/launch/a.cpp", 'constexpr std::array kPhrases{\n    "Connection closed by peer"};\n'),
+            ("tools/brigade/a.cpp", '\nreturn text.contains(R"(Broken pipe)");\n'),
+            ("python/brigade/a.py", 'def lost(error):\n    return "Connection reset" in str(error)\n'),
+        ):
+            found = self.found(check.error_texts, path, text)
+            self.assertEqual(len(found), 1, path)
+            self.assertTrue(found[0].startswith(f"{path}:2: "), found[0])
+
+    def test_the_table_of_foreign_words_and_torch_port_may_read_them(self):
+        for path in ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/a.cpp"):
+            self.assertEqual(self.found(check.error_texts, path, 'text.find("imed out");\n'), [], path)
+
+    def test_comments_and_docstrings_may_speak_of_errors(self):
+        text = "char quote = '\"';  // a peer that timed out\nauto url = \"tcp://\" + host;  // Broken pipe\n"
+        self.assertEqual(self.found(check.error_texts, "src/group/a.cpp", text), [])
+        self.assertEqual(self.found(check.error_texts, "python/brigade/a.py", 'def f():\n    """Says who timed out."""\n'), [])
+
+    def test_an_old_name_is_found_wherever_it_is_written(self):
+        names = ("OldName", "old_function")
+        for path in ("src/group/a.cpp", "docs/a.md", "tests/CMakeLists.txt", "README.md"):
+            found = self.found(lambda root: check.old_names(root, names), path, "fine\nsee OldName::old_function()\n")
+            self.assertEqual([line.split(" ")[:2] for line in found], [[f"{path}:2:", "OldName"], [f"{path}:2:", "old_function"]])
+
+    def test_a_longer_name_is_another_one(self):
+        text = "OldNames old_function_of my_old_function\n"
+        self.assertEqual(self.found(lambda root: check.old_names(root, ("OldName", "old_function")), "src/a.h", text), [])
 
 
 class Described(unittest.TestCase):

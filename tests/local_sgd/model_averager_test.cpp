@@ -52,9 +52,6 @@ TEST(HierarchicalModelAverager, TakesTheLevelOfTheLargestPeriodThatDividesTheSte
     HierarchicalModelAverager averager(
         group, {.levels = {{2, 1}, {4, 2}, {8, 4}}, .warmup_steps = 10});
     const int rank = group.rank();
-    ASSERT_EQ(averager.level_groups().size(), 3u);
-    EXPECT_EQ(averager.level_groups()[1].size(), 2);
-    EXPECT_EQ(averager.level_groups()[1].rank(), rank % 2);
     for (int64_t step = 0; step < 25; ++step) {
       const float of_pair = rank < 2 ? 0.5 : 2.5;
       const float expected = step < 10       ? rank

@@ -1,15 +1,10 @@
 """Two NCCL ranks on one GPU, and CUDA gradients over Gloo. Skipped where there is no GPU."""
 
-import time
-
 import brigade
 import pytest
 import torch
-import torch.distributed as dist
 from brigade import DDPCommHookType, register_ddp_comm_hook
 from models import exact_mean, relative_error, rows, same_on_all_ranks, small_net, step, wrap
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs_power_sgd
-from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as torchs_quantization
 from workers import Teams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -70,48 +65,3 @@ def called_from_python():
 
 def test_a_hook_called_from_python_works_on_a_gpu(gpu_ranks):
     assert max(gpu_ranks(called_from_python)) < 1e-4
-
-
-def seconds_of_backward(attach, steps=5):
-    """64 MB of gradients; the best of some steps."""
-    module = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(16)]).cuda()
-    model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=100)
-    attach(model)
-    data = torch.randn(8, 1024, device="cuda")
-    times = []
-    for _ in range(steps):
-        loss = model(data).square().mean()
-        torch.cuda.synchronize()
-        dist.barrier()
-        begin = time.perf_counter()
-        loss.backward()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return min(times[2:])
-
-
-def quantize(whose):
-    if whose == "torch":
-        return seconds_of_backward(
-            lambda model: model.register_comm_hook(None, torchs_quantization.quantization_perchannel_hook))
-    return seconds_of_backward(lambda model: brigade.set_hook(model, "quantize_per_channel"))
-
-
-def power_sgd(whose):
-    if whose == "torch":
-        state = torchs_power_sgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-        return seconds_of_backward(
-            lambda model: model.register_comm_hook(state, torchs_power_sgd.powerSGD_hook))
-    return seconds_of_backward(lambda model: brigade.set_hook(model, "powersgd:rank=1,start=2"))
-
-
-def test_prints_times_beside_torchs_hooks(capsys):
-    teams = Teams("nccl")
-    try:
-        for what, measure in (("quantize_per_channel", quantize), ("powersgd rank 1", power_sgd)):
-            ours, torchs = (max(teams.run(2, measure, whose)) for whose in ("brigade", "torch"))
-            with capsys.disabled():
-                print(f"\n{what}, 64 MB, two NCCL ranks: {1e3 * ours:.1f} ms, torch's {1e3 * torchs:.1f} ms: "
-                      f"{ours / torchs:.4f} x", flush=True)
-    finally:
-        teams.close()

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // PowerSGD: gradients as low-rank matrices (Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS
 // 2019).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A name for a hook of your own, so that it can be chosen where hooks are chosen by text:
 // make_hook("mine:k=3"), behind a wrapper ("fp16+mine"), in a program's own options.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Hooks by name, and by PyTorch's DDPCommHookType.
 #pragma once
 #include <cstdint>
@@ -26,7 +27,8 @@ enum class DDPCommHookType {
   NOOP,
 };
 
-// One row of the table of hooks; everything that offers or lists hooks reads it.
+// One row of the table of hooks, which the command line, Python, the contract tests and the
+// docs read.
 struct HookEntry {
   std::string_view name;
   std::string_view summary;

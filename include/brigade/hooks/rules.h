@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A hook for each kind of parameter, chosen by name.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // DiLoCo: ranks train apart for many steps, with any optimizer, and then agree on one step
 // of an outer optimizer (Douillard et al.: DiLoCo, 2023; Streaming DiLoCo, 2025). Sends a
 // small part of what averaging gradients does: for ranks that are far from each other.
@@ -78,8 +79,8 @@ class BRIGADE_API DiLoCo {
   template <class T>
   DiLoCo(NamedParameters parameters, T& optimizer, ProcessGroup group,
          DiLoCoOptions options = {})
-      : DiLoCo(parameters, inner_step(optimizer, tensors_of(parameters)), std::move(group),
-               std::move(options), 0) {}
+      : DiLoCo(inner_step(optimizer, tensors_of(parameters)), parameters, std::move(group),
+               std::move(options)) {}
   ~DiLoCo();
   DiLoCo(const DiLoCo&) = delete;
   DiLoCo& operator=(const DiLoCo&) = delete;
@@ -111,8 +112,8 @@ class BRIGADE_API DiLoCo {
 
  private:
   struct State;
-  DiLoCo(const NamedParameters& parameters, InnerStep step, ProcessGroup group,
-         DiLoCoOptions options, int);
+  DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup group,
+         DiLoCoOptions options);
   static NamedParameters trained_parameters(torch::nn::Module& model);
   static std::vector<at::Tensor> tensors_of(const NamedParameters& parameters);
   std::unique_ptr<State> state_;

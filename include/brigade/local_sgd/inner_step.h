@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One step of an optimizer of any kind, for what does something after each.
 #pragma once
 #include <ATen/core/Tensor.h>

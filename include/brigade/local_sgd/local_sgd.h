@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Local SGD: ranks train apart and meet every so many steps. One object owns all that
 // takes: the hook that stops averaging gradients over all ranks, the averager that brings
 // parameters together, and the one warm-up of both.
@@ -51,14 +52,14 @@ class BRIGADE_API LocalSGD {
   // ConfigError for bad options, MismatchError if they differ between ranks.
   template <class T>
   LocalSGD(DdpCore& core, T& optimizer, LocalSGDOptions options)
-      : LocalSGD(core, inner_step(optimizer, core.parameters()), std::move(options), 0) {}
+      : LocalSGD(inner_step(optimizer, core.parameters()), core, std::move(options)) {}
   template <class Ddp, class T>
   requires requires(Ddp& ddp) { ddp->core(); }
   LocalSGD(Ddp& ddp, T& optimizer, LocalSGDOptions options)
       : LocalSGD(ddp->core(), optimizer, std::move(options)) {}
   // For optimizers that step in the backward pass: step() only averages.
   LocalSGD(DdpCore& core, LocalSGDOptions options)
-      : LocalSGD(core, InnerStep(), std::move(options), 0) {}
+      : LocalSGD(InnerStep(), core, std::move(options)) {}
   ~LocalSGD();
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
@@ -83,7 +84,7 @@ class BRIGADE_API LocalSGD {
 
  private:
   struct State;
-  LocalSGD(DdpCore& core, InnerStep step, LocalSGDOptions options, int);
+  LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options);
   std::unique_ptr<State> state_;
 };
 

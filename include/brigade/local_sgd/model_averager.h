@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Brings the parameters of ranks that train apart together again, every so many steps.
 //
 //   brigade::PeriodicModelAverager averager(group, {.period = 16, .warmup_steps = 100});
@@ -109,8 +110,6 @@ class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
  public:
   // Collective; see ModelAverager for what it throws.
   HierarchicalModelAverager(ProcessGroup group, HierarchicalModelAveragerOptions options);
-  // Of this rank, by level.
-  const std::vector<ProcessGroup>& level_groups() const { return groups_; }
 
  protected:
   ProcessGroup due(int64_t step) const override;

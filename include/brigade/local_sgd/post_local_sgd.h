@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Post-local SGD: gradients are averaged over all ranks at first, then only among few (Lin,
 // Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // PyTorch's PostLocalSGDOptimizer: steps an optimizer, then averages the parameters. It
 // needs the hook of brigade/local_sgd/post_local_sgd.h beside it, with a start that is the
 // averager's warm-up; brigade/local_sgd/local_sgd.h has all of them in one.

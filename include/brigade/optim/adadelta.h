@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Adadelta: steps in proportion to the changes there were.
 #pragma once
 #include "brigade/export.h"

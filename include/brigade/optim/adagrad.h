@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Adagrad: steps shrink with the sum of all squared gradients.
 #pragma once
 #include "brigade/export.h"

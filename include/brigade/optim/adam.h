@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Adam and its AMSGrad form. Weight decay is added to the gradient; see AdamW.
 #pragma once
 #include <utility>

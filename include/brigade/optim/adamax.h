@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Adamax: Adam with the largest magnitude in place of the mean square.
 #pragma once
 #include "brigade/export.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // AdamW: Adam, except that weight decay shrinks the parameter itself and leaves the
 // gradient alone.
 #pragma once

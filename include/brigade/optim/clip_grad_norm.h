@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Clips gradients by their norm, which is measured while they are reduced.
 //
 //   ddp->set_hook(brigade::optim::measure_norm(brigade::make_hook("int8")));

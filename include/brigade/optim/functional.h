@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What an optimizer needs to step in the backward pass, and an adapter that gives it to
 // those of torch::optim.
 #pragma once

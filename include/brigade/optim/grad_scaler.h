@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Multiplies the loss by a scale, so that small gradients survive a backward pass in fp16,
 // and divides the gradients by it before the optimizer steps. If gradients overflow, all
 // ranks leave out the step, and the scale becomes smaller.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Optimizers that step while gradients still arrive: a parameter changes as soon as its
 // bucket is reduced.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Functional optimizers: they step one parameter at a time, with a gradient that is handed
 // to them, and so can work while other gradients are still on their way.
 //

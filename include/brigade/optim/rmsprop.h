@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // RMSprop, centered if wanted, with momentum if wanted.
 #pragma once
 #include "brigade/export.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Rprop: only the gradient's sign counts; each element has its own step size.
 #pragma once
 #include <utility>

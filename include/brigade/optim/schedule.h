@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Learning rates by step. A schedule is a function of the step's number and keeps nothing,
 // so a resumed run needs no more than the step that its checkpoint has.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Stochastic gradient descent, with momentum and Nesterov's form of it.
 #pragma once
 #include "brigade/export.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a hook's compression costs each parameter, in a few steps of a training.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a program tells those who watch its job: brigade top and --metrics-port.
 #pragma once
 #include "brigade/export.h"

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // metrics.jsonl: a line of JSON a step.
 #pragma once
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "brigade/report/run_record.h"
 
@@ -25,8 +25,6 @@ class BRIGADE_API MetricsWriter {
   MetricsWriter& operator=(MetricsWriter&&) noexcept;
 
   void add(const Series& series, const StepPoint& point);
-  // Any JSON object, without a line break in it; it gets a line of its own.
-  void add_object(std::string_view json);
 
  private:
   class File;

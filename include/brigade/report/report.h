@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // report.html: one file that holds everything it shows, and needs no network.
 #pragma once
 #include <string>

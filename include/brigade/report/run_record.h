@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a run leaves behind to be looked at. The report, the metrics and the trace are
 // written from it.
 #pragma once

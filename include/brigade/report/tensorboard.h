@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // TensorBoard's event files: scalars against steps.
 #pragma once
 #include <cstdint>

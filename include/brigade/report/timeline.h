@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What all ranks did in some steps of a training, for trace.json and the report.
 #pragma once
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // trace.json, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 #pragma once
 #include <string>

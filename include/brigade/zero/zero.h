@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // ZeRO: each rank keeps the optimizer's state of its share of the parameters, steps that
 // share, and hands the new values to all others. Training is the same as with the optimizer
 // on every rank; its state takes 1/ranks of the memory.
@@ -55,9 +56,8 @@ class BRIGADE_API ShardFactory {
 
   ShardFactory(const char* spec) : ShardFactory(std::string(spec)) {}
   ShardFactory(std::string spec);  // throws ConfigError for a bad one
-  template <class F>
-  requires std::is_invocable_v < F&, const std::vector<at::Tensor>
-  & > ShardFactory(F make) {
+  template <std::invocable<const std::vector<at::Tensor>&> F>
+  ShardFactory(F make) {
     using Made = std::invoke_result_t<F&, const std::vector<at::Tensor>&>;
     if constexpr (std::convertible_to<Made, std::shared_ptr<Optimizer>>) {
       *this = of_functional(std::move(make));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // ZeRO in the backward pass: the state of the optimizer is spread over the ranks, and
 // parameters change while gradients still arrive, from the first iteration on. On every
 // backend.

@@ -48,12 +48,11 @@ void write_error_file(const std::string& message, int exit_code) noexcept try {
                          {"py_callstack", message},
                          {"exit_code", exit_code}}}}}};
   const std::string text = data.dump(-1, ' ', false, json::error_handler_t::replace);
-  // A file of its own, then linked into place: a reader never sees half of it, and of two
-  // threads that fail the first wins.
-  const std::string draft = std::string(path) + "." + std::to_string(getpid());
+  // Each thread writes a draft of its own and links it into place, so that a reader never
+  // sees half of it. The link fails where there is an earlier error, which then stays.
+  const std::string draft = std::string(path) + "." + std::to_string(gettid());
   { std::ofstream(draft) << text; }
-  if (link(draft.c_str(), path) != 0) { /* there is an earlier one: it stays */
-  }
+  static_cast<void>(link(draft.c_str(), path));
   unlink(draft.c_str());
 } catch (...) {
 }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <variant>
 
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
@@ -17,27 +18,21 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 namespace {
 
-// One of the two.
-struct Started {
-  Started() = default;
-  Started(Work work) : work(std::move(work)) {}
-  Started(std::shared_ptr<engine::Transfers> transfers) : transfers(std::move(transfers)) {}
-  void wait() const { transfers ? transfers->wait() : static_cast<void>(work->wait()); }
-  Work work;
-  std::shared_ptr<engine::Transfers> transfers;
-};
+using TransfersPtr = std::shared_ptr<engine::Transfers>;
+// A started collective: a c10d Work, or our own point-to-point transfers.
+using Started = std::variant<Work, TransfersPtr>;
 
 }  // namespace
 
 struct Collective::Operation {
   Comm::Lane& lane;
   int64_t bytes_sent;
-  int64_t bytes_away;  // of them, to other hosts
-  // Empty: it only moves `stations` on.
+  int64_t bytes_away;  // the part of them that goes to other hosts
+  // Starts the collective. An empty one makes the coroutine only move `stations` on.
   std::function<Started(c10d::ProcessGroup&)> issue;
-  // Brings results that were staged in host memory to where the caller wants them.
+  // Copies results that were staged in host memory to where the caller wants them.
   std::function<void()> unstage;
-  int channel = 0;  // which of the station's connections
+  int channel = 0;  // which of the station's connections it uses
   int stations = 1;
   Started started;
   Clock::time_point issued;
@@ -54,8 +49,9 @@ struct Collective::Operation {
     }
   }
   void finish() {
-    // Complete by now: throws its error, orders the current stream behind it.
-    if (issue) started.wait();
+    // The collective is complete by now: wait() throws its error and orders the current
+    // stream behind it.
+    if (issue) std::visit([](const auto& running) { running->wait(); }, started);
     const engine::DevicePoint arrived = lane.run.device_point();
     if (lane.run.engine->runs_inline()) lane.begin_stretch_inline();
     if (!issue) return;
@@ -64,9 +60,9 @@ struct Collective::Operation {
                     arrived, bytes_sent);
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
                     bytes_sent);
-    } else if (started.transfers) {
+    } else if (const auto* transfers = std::get_if<TransfersPtr>(&started)) {
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
-                    bytes_sent, started.transfers->completed_at());
+                    bytes_sent, (*transfers)->completed_at());
     }
     if (unstage) unstage();
     const double waited = std::chrono::duration<double>(Clock::now() - issued).count();
@@ -81,7 +77,7 @@ Collective::Collective(Collective&&) noexcept = default;
 Collective::~Collective() = default;
 
 bool Collective::await_ready() {
-  if (!operation_) return true;  // nothing to move
+  if (!operation_) return true;  // there is nothing to send
   if (!operation_->lane.run.engine->runs_inline()) return false;
   operation_->start();
   operation_->lane.end_stretch_inline();
@@ -102,13 +98,14 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
   for (size_t count = 0; count < stations; ++count) lane.move_on();
   const size_t next = lane.station;
   if (!operation_->issue) return lane.run.resume_at(next, lane.order, waiting);
-  if (operation_->started.transfers) {
-    return lane.run.resume_at(next, lane.order, waiting, operation_->started.transfers);
-  }
-  const auto future = operation_->started.work->getFuture();
+  const Started& started = operation_->started;
+  if (const auto* transfers = std::get_if<TransfersPtr>(&started))
+    return lane.run.resume_at(next, lane.order, waiting, *transfers);
+  const auto future = std::get<Work>(started)->getFuture();
   const auto issued = operation_->issued;
   const int64_t bytes = operation_->bytes_sent;
-  // From here on another thread may resume the coroutine, which owns *this: only copies.
+  // From here on another thread may resume the coroutine, which owns *this, so the callback
+  // has copies only.
   future->addCallback([run = lane.run.shared_from_this(), next, order = lane.order, waiting,
                        issued, bytes](c10::ivalue::Future&) {
     run->note(TraceEvent::Kind::collective, next - 1, order, issued, bytes);
@@ -139,7 +136,7 @@ void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& pa
               " elements are not ", parts, " times ", part.numel());
 }
 
-// `lengths`: of the parts, one a rank.
+// `lengths` has one part a rank.
 void check_lengths(const char* what, const at::Tensor& tensor,
                    const std::vector<int64_t>& lengths, int ranks) {
   check(what, tensor);
@@ -228,7 +225,8 @@ Collective Comm::all_reduce(at::Tensor tensor) {
 
 namespace {
 
-// A collective from one tensor to another, both flat and, for Gloo, in host memory.
+// Starts a collective from one tensor to another; both are flat and, for Gloo, in host
+// memory.
 using Transfer =
     std::function<Started(c10d::ProcessGroup&, at::Tensor& to, at::Tensor& from)>;
 
@@ -245,7 +243,7 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
       copy_back(to, output)}));
 }
 
-// `to`, `from`: how much goes to each rank, and comes from it.
+// `to` and `from` say how many elements go to each rank and come from it.
 Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64_t> to,
                     const at::Tensor& output, std::vector<int64_t> from) {
   const HostLayout& layout = lane.group().layout();
@@ -322,14 +320,14 @@ Collective Comm::broadcast(at::Tensor tensor, int root) {
                                 },
                                 copy_back(staged, tensor),
                                 // Gloo reads and writes a connection by turns, not at once:
-                                // 16 of 4 MB, from two ranks by turns, took 20 and 27 ms on
-                                // one and 19 on two.
+                                // 16 broadcasts of 4 MB, with two ranks as roots by turns,
+                                // took 20 and 27 ms on one connection and 19 on two.
                                 root % 2}));
 }
 
 Task<void> Comm::reduce_scatter(at::Tensor input, at::Tensor output) {
   check_parts("reduce_scatter", input, output, size());
-  // Gloo's own is an all-reduce that throws most of the result away.
+  // Gloo's own reduce-scatter is an all-reduce that throws most of the result away.
   at::Tensor parts = at::empty_like(input);
   co_await all_to_all(input, parts);
   at::Tensor sum = output.view({-1});

@@ -145,8 +145,7 @@ void Latch::add() {
 void Latch::count_down() {
   {
     std::lock_guard lock(state_->mutex);
-    // On the device each stands behind those before it: so who waits, behind the last one,
-    // stands behind all.
+    // Each mark is ordered behind the previous one, so waiting for the last waits for all.
     state_->counted.wait();
     state_->counted = engine::StreamMark::here();
     if (--state_->count > 0) return;

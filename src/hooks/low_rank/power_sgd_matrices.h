@@ -23,8 +23,8 @@ struct MatrixMemory {
   // With one round: (rows, r), if the last step sent P instead of Q, and its spare.
   at::Tensor p;
   at::Tensor spare_p;
-  // Of the size of the errors' sum, if steps may have to be taken back: the sums before and
-  // after a step take turns.
+  // Second buffer for the error sum, allocated only if steps can be reverted; steps
+  // alternate between the two.
   at::Tensor other_sum;
   bool sum_committed = false;  // not to be changed
 };

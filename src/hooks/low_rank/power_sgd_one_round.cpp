@@ -28,11 +28,12 @@ struct Round {
   const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
 };
 
-// Values that are sent at once. At 1 Gbit/s they take 0.13 ms, as long as a small message.
+// This many values are sent at once. At 1 Gbit/s they take 0.13 ms, as long as a small
+// message.
 constexpr int64_t kTogether = 4096;
 
-// Of two ranks, up to so many values are added up without an all-reduce, in half of its
-// time on a link whose latency counts, by the same number of bytes.
+// With two ranks and at most this many values, one exchange replaces the all-reduce: the
+// same bytes, half the latency.
 constexpr int64_t kAtOnce = int64_t{1} << 16;
 
 Task<void> sum_over_ranks(at::Tensor flat, Comm& comm) {

@@ -147,7 +147,7 @@ void check_memory(const BenchOptions& options) {
                        static_cast<double>(sysconf(_SC_PAGESIZE));
   const double all = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
                      static_cast<double>(sysconf(_SC_PAGESIZE));
-  // What is not free may be cache; what is more than there is cannot be had.
+  // Memory that is not free may be reclaimable cache, so 90 % of all memory is accepted.
   if (needed > std::max(there, 0.9 * all)) {
     throw ConfigError("--sizes has " + size_text(static_cast<double>(largest)) + ": " +
                       std::to_string(options.all_ranks()) + " ranks need about " +
