@@ -21,19 +21,20 @@ PUBLIC_SECTIONS = (
 
 # The pages beside the front page, by what a reader wants; each page of docs/ stands in one of these.
 SECTIONS = {
-    "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "comparison", "launching", "command", "report"],
-    "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
-                 "cookbook/buckets"],
-    "Hooks": ["hooks", "writing_a_hook", "bench_and_plan", "scale"],
-    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
+    "Start": ["README", "getting_started", "coming_from", "launching", "command", "troubleshooting"],
+    "Hooks": ["choosing_a_hook", "hooks", "writing_a_hook"],
+    "Training": ["optimizers", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
-    "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],
+    "Measured": ["benchmarks", "study", "faults", "comparison"],
+    "Inside": ["architecture", "words", "facts"],
 }
+# Beside those on top and those of docs/: a folder's README, and tables that programs write.
+OTHERS = ["src/*/README.md", "tools/*/README.md", "data/README.md", "examples/*/README.md", "tests/faults/*.md", "bench/study/*.md"]
 
 
 def markdown_files(root):
     yield from (name for name in TOP if (root / name).exists())
-    for pattern in ("docs/*.md", "docs/cookbook/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
+    for pattern in ["docs/*.md", *OTHERS]:
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
 
@@ -128,7 +129,7 @@ def write_headers(layout):
 
 
 def write_folders(layout):
-    folders = sorted(page.removesuffix(".md") for page in layout.pages if page.endswith("/README.md"))
+    folders = sorted(page.removesuffix(".md") for page in layout.pages if "/" in page and not page.startswith("docs/"))
     layout.write(
         "folders.md",
         "# The folders\n\nWhat lives in each folder of the project, for those who change it.\n\n"

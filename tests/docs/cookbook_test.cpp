@@ -1,5 +1,4 @@
-// What docs/cookbook shows, and programs of other pages; compiled as users do who have
-// warnings as errors.
+// Programs that the pages show, compiled as users do who have warnings as errors.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
