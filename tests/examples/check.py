@@ -16,7 +16,7 @@ BIN, PYTHON = pathlib.Path(sys.argv[1]), sys.argv[2]
 # README's own blocks are pasted and built by tests/packaging/readme.py.
 DOCS = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md"))]
 # A fenced block, and the comment on the line before it that names its file.
-BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- ([^\n]+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
 
 
 def blocks(kind):
