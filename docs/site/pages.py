@@ -11,6 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOP = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+TABLES = ["bench/study/RESULTS.md", "tests/faults/TABLE.md"]  # written by programs
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")
 LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".json": "json", ".cmake": "cmake"}
 # Of a header's contents, in this order; what is private is not for its readers.
@@ -28,13 +29,11 @@ SECTIONS = {
     "Measured": ["benchmarks", "study", "faults", "comparison"],
     "Inside": ["architecture", "words", "facts"],
 }
-# Beside those on top and those of docs/: a folder's README, and tables that programs write.
-OTHERS = ["src/*/README.md", "tools/*/README.md", "data/README.md", "examples/*/README.md", "tests/faults/*.md", "bench/study/*.md"]
 
 
 def markdown_files(root):
-    yield from (name for name in TOP if (root / name).exists())
-    for pattern in ["docs/*.md", *OTHERS]:
+    yield from (name for name in [*TOP, *TABLES] if (root / name).exists())
+    for pattern in ("docs/*.md", "src/*/README.md", "tools/*/README.md", "tests/*/README.md", "examples/*/README.md", "data/README.md"):
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
 
@@ -104,6 +103,7 @@ def front_page_trees(layout):
     if missing:
         raise SystemExit(f"docs/site/pages.py: SECTIONS and docs/ differ in {', '.join(missing)}")
     text = "".join(toctree(section, [f"docs/{name}" for name in names]) for section, names in SECTIONS.items())
+    text += toctree("Tables", [page.removesuffix(".md") for page in TABLES if page in layout.pages])
     text += toctree("Reference", ["api/index"])
     return text + toctree("Project", [page.removesuffix(".md") for page in TOP[1:] if page in layout.pages] + ["folders"])
 
@@ -129,7 +129,7 @@ def write_headers(layout):
 
 
 def write_folders(layout):
-    folders = sorted(page.removesuffix(".md") for page in layout.pages if "/" in page and not page.startswith("docs/"))
+    folders = sorted(page.removesuffix(".md") for page in layout.pages if page.endswith("/README.md") and not page.startswith("docs/"))
     layout.write(
         "folders.md",
         "# The folders\n\nWhat lives in each folder of the project, for those who change it.\n\n"
