@@ -22,7 +22,7 @@ demo: ## a small network trained under every hook, side by side, in under a minu
 test: ## build everything and run all tests
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/test" $(ARGS)
 
-faults: ## the whole table of faults: every process killed, stopped, starved …; its page in docs/ is written anew
+faults: ## the whole table of faults: every process killed, stopped, starved …; tests/faults/TABLE.md is written anew
 	@"$(scripts)/setup" --python && "$(scripts)/build" all && "$(scripts)/faults" $(ARGS)
 
 soak_minutes = --minutes "$(or $(MINUTES),10)"

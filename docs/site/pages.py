@@ -11,6 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOP = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+TABLES = ["bench/study/RESULTS.md", "tests/faults/TABLE.md"]  # written by programs
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")
 LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".json": "json", ".cmake": "cmake"}
 # Of a header's contents, in this order; what is private is not for its readers.
@@ -21,19 +22,18 @@ PUBLIC_SECTIONS = (
 
 # The pages beside the front page, by what a reader wants; each page of docs/ stands in one of these.
 SECTIONS = {
-    "Start": ["getting_started", "from_single_process_to_ddp", "coming_from", "comparison", "launching", "command", "report"],
-    "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
-                 "cookbook/buckets"],
-    "Hooks": ["hooks", "writing_a_hook", "bench_and_plan", "scale"],
-    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
+    "Start": ["README", "getting_started", "coming_from", "launching", "command", "troubleshooting"],
+    "Hooks": ["choosing_a_hook", "hooks", "writing_a_hook"],
+    "Training": ["optimizers", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
-    "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],
+    "Measured": ["benchmarks", "study", "faults", "comparison"],
+    "Inside": ["architecture", "words", "facts"],
 }
 
 
 def markdown_files(root):
-    yield from (name for name in TOP if (root / name).exists())
-    for pattern in ("docs/*.md", "docs/cookbook/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
+    yield from (name for name in [*TOP, *TABLES] if (root / name).exists())
+    for pattern in ("docs/*.md", "src/*/README.md", "tools/*/README.md", "tests/*/README.md", "examples/*/README.md", "data/README.md"):
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
 
@@ -103,6 +103,7 @@ def front_page_trees(layout):
     if missing:
         raise SystemExit(f"docs/site/pages.py: SECTIONS and docs/ differ in {', '.join(missing)}")
     text = "".join(toctree(section, [f"docs/{name}" for name in names]) for section, names in SECTIONS.items())
+    text += toctree("Tables", [page.removesuffix(".md") for page in TABLES if page in layout.pages])
     text += toctree("Reference", ["api/index"])
     return text + toctree("Project", [page.removesuffix(".md") for page in TOP[1:] if page in layout.pages] + ["folders"])
 
@@ -128,7 +129,7 @@ def write_headers(layout):
 
 
 def write_folders(layout):
-    folders = sorted(page.removesuffix(".md") for page in layout.pages if page.endswith("/README.md"))
+    folders = sorted(page.removesuffix(".md") for page in layout.pages if page.endswith("/README.md") and not page.startswith("docs/"))
     layout.write(
         "folders.md",
         "# The folders\n\nWhat lives in each folder of the project, for those who change it.\n\n"

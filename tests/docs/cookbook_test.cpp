@@ -1,9 +1,9 @@
-// What docs/cookbook shows, and programs of other pages; compiled as users do who have
-// warnings as errors.
+// Programs that the pages show, compiled as users do who have warnings as errors.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <csignal>
+#include <cstdio>
 
 #include "brigade/brigade.h"
 #include "support/command.h"
@@ -124,6 +124,16 @@ for (auto& batch : loader) {
   scaler.update();
 }
 }
+void troubleshooting_page(const at::Tensor& loss) {
+try {
+  loss.backward();
+} catch (const brigade::PeerLostError& error) {  // without a hook
+  std::fprintf(stderr, "lost rank %d\n", error.rank().value_or(-1));
+} catch (const brigade::HookError& error) {  // with one: all ranks get the same text, kind and rank
+  if (error.kind() == brigade::Failure::other) throw;  // an exception of the hook itself
+}
+}
+
 namespace launching {
 int trained = 0;
 void train() { ++trained; }
@@ -217,6 +227,9 @@ TEST(Pages, ProgramsOfOtherPagesTrain) {
     EXPECT_EQ(find_checkpoint("run")->step, 200);
     mixed_precision_page(Net(3, 2), group, batches);
     grad_scaler_page(Net(3, 2), group, batches);
+    const at::Tensor weight = torch::ones({2}, torch::requires_grad());
+    troubleshooting_page(weight.sum());
+    EXPECT_TRUE(at::equal(weight.grad(), torch::ones({2})));
     int epoch = 7;
     EXPECT_EQ(checkpoints_page_part(epoch).save().values.at("epoch"), "7");
   });

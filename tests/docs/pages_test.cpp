@@ -26,13 +26,12 @@ bool has(const std::string& page, const std::string& text) {
   return page.find(text) != std::string::npos;
 }
 
-TEST(Pages, EveryHookHasACardAndARowInTheReadme) {
-  const std::string cards = read(kRoot / "docs/hooks.md"),
-                    readme = read(kRoot / "README.md");
+TEST(Pages, EveryHookHasACardAndARowInTheTable) {
+  const std::string cards = read(kRoot / "docs/hooks.md");
   for (const HookEntry& entry : hook_table()) {
     const std::string name(entry.name);
     EXPECT_TRUE(has(cards, "\n### " + name + "\n")) << name << " has no card";
-    EXPECT_TRUE(has(readme, "\n| `" + name + "` |")) << name << " is not in README's table";
+    EXPECT_TRUE(has(cards, "\n| `" + name + "` |")) << name << " is not in the table";
     for (std::string_view option : entry.options)
       EXPECT_TRUE(has(cards, "\n| `" + std::string(option) + "` |"))
           << name << ": " << option;
@@ -56,13 +55,13 @@ std::vector<std::filesystem::path> markdown_in(const std::filesystem::path& fold
   return pages;
 }
 
-// Those on top, those of docs/, and the READMEs of folders.
+// Those on top, those of docs/, and those of the folders that pages link to.
 std::vector<std::filesystem::path> all_pages() {
-  std::vector<std::filesystem::path> folders{
-      kRoot,          kRoot / "docs",          kRoot / "docs/cookbook",
-      kRoot / "data", kRoot / "tools/brigade", kRoot / ".github"};
-  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "src"))
-    if (entry.is_directory()) folders.push_back(entry.path());
+  std::vector<std::filesystem::path> folders{kRoot, kRoot / "docs", kRoot / "data",
+                                             kRoot / "tools/brigade", kRoot / ".github"};
+  for (const char* parent : {"src", "tests", "examples", "bench"})
+    for (const auto& entry : std::filesystem::directory_iterator(kRoot / parent))
+      if (entry.is_directory()) folders.push_back(entry.path());
   std::vector<std::filesystem::path> pages;
   for (const auto& folder : folders)
     for (auto& page : markdown_in(folder)) pages.push_back(std::move(page));
@@ -71,9 +70,19 @@ std::vector<std::filesystem::path> all_pages() {
 
 TEST(Pages, AreAllThere) {
   const auto pages = all_pages();
-  for (const char* name : {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
-                           "docs/architecture.md", "src/engine/README.md"}) {
+  for (const char* name :
+       {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/README.md",
+        "docs/architecture.md", "src/engine/README.md", "tests/faults/TABLE.md"}) {
     EXPECT_NE(std::find(pages.begin(), pages.end(), kRoot / name), pages.end()) << name;
+  }
+}
+
+TEST(Pages, AreInTheListOfPages) {
+  const std::string list = read(kRoot / "docs/README.md");
+  for (const auto& page : markdown_in(kRoot / "docs")) {
+    const std::string name = page.filename();
+    EXPECT_TRUE(name == "README.md" || has(list, "(" + name + ")"))
+        << name << " is not in docs/README.md";
   }
 }
 

@@ -1,11 +1,21 @@
-"""The results as a table in a page of the docs: what stands between its two marks is written anew."""
+"""The results as a page: TABLE.md beside this file, written as a whole."""
 import datetime
 import platform
 
 import table
 
-BEGIN = "<!-- written by tests/faults/run.py: from here -->"
-END = "<!-- to here -->"
+HEAD = """\
+# The table of faults
+
+Written by `make faults`; do not edit it. What it promises, in words: [docs/faults.md](../../docs/faults.md).
+
+The jobs have two ranks: `run` is `brigade run -n 2 brigade train`, `train` is `brigade train -n 2`, and `bare` two ranks without a launcher.
+`py-run` and `py-bare` are the same with Python, torch's `DistributedDataParallel` and a hook of Brigade's.
+`hosts` and `py-hosts` are two launchers in two network namespaces with a cable between them.
+Hooks take turns from case to case, and the time limit is 3 s.
+The last column is the longest time from the fault, or from the start where the job was started with it, to the end of all processes.
+
+"""
 
 
 def _row(fault, results, skipped):
@@ -31,9 +41,6 @@ def write(path, results, skipped, options):
                  f"By {'parts of ' if options.only or options.results else ''}`make faults` on {datetime.date.today().isoformat()}, {platform.system()} {platform.release()}, "
                  f"{options.jobs} cases at a time.")
     for section, rows in table.SECTIONS.items():
-        lines += ["", f"### {section}", "", "| fault | jobs | what must be seen | good | longest |", "| --- | --- | --- | --- | --- |"]
+        lines += ["", f"## {section}", "", "| fault | jobs | what must be seen | good | longest |", "| --- | --- | --- | --- | --- |"]
         lines += [_row(fault, results, skipped) for fault in rows]
-    text = path.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    path.write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail)
+    path.write_text(HEAD + "\n".join(lines) + "\n")

@@ -111,7 +111,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="cases at a time")
     parser.add_argument("--slack", type=float, default=3, help="how many times the promised time is allowed (a busy machine)")
     parser.add_argument("--results", help="a file that keeps results: cases that are good in it are not run again")
-    parser.add_argument("--page", help="writes the results into the table of this page")
+    parser.add_argument("--page", help="writes the results as this page")
     parser.add_argument("--list", action="store_true", help="names the cases and runs none")
     options = parser.parse_args()
     has_torch = shutil.which(options.python) and not subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode

@@ -186,17 +186,17 @@ class Kubernetes(Launched):
         self.assertEqual([pod.returncode for pod in started], [0] * pods, "\n".join(outputs))
         return "".join(outputs)
 
-    def test_the_manifests_command_with_the_variables_of_nprocPerNode(self):
-        manifest = (ROOT / "examples/kubernetes/pytorchjob.yaml").read_text()
+    def test_the_manifest_of_the_docs_with_the_variables_of_nprocPerNode(self):
+        manifest = shown("Kubernetes", "yaml")[0]
         workers = int(re.search(r'nprocPerNode: "(\d+)"', manifest)[1])
         pods = sum(int(number) for number in re.findall(r"replicas: (\d+)", manifest))
-        commands = {tuple(json.loads(words)) for words in re.findall(r"command: (\[.*\])", manifest)}
+        commands = {tuple(json.loads(words)) for words in re.findall(r"command: (\[.*?\])", manifest)}
         self.assertEqual(commands, {("brigade", "run", "/app/train")})
         self.assertEqual((pods, workers), (4, 2))
         self.learned(self.pods(2, workers, [BIN / "brigade", "run", EXAMPLE]), 2 * workers)
 
     def test_the_line_of_the_docs_with_the_variables_of_older_operators(self):
-        line = json.loads(re.search(r"^args: (.*)$", shown("Kubernetes", "yaml")[0], re.MULTILINE)[1])[0]
+        line = json.loads(re.search(r"^args: (.*)$", shown("Kubernetes", "yaml")[1], re.MULTILINE)[1])[0]
         line = line.replace("-n 8", "-n 2").replace("brigade run", f"{BIN}/brigade run").replace("./train", str(EXAMPLE))
         self.learned(self.pods(2, None, ["bash", "-c", line]), 4)
 

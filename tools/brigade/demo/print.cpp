@@ -112,7 +112,7 @@ void print_suggestions(Terminal& terminal) {
       "  brigade demo -n 4 --hook int8 --hook allreduce     four ranks, two hooks");
   terminal.line("  brigade run -n 2 PROGRAM                           your own program");
   terminal.line(
-      "  docs/from_single_process_to_ddp.md                 the five lines it takes");
+      "  docs/getting_started.md                            the five lines it takes");
 }
 
 }  // namespace brigade::tool
