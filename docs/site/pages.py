@@ -11,6 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOP = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+TABLES = ["bench/study/RESULTS.md", "tests/faults/TABLE.md"]  # written by programs
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")
 LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".json": "json", ".cmake": "cmake"}
 # Of a header's contents, in this order; what is private is not for its readers.
@@ -25,14 +26,14 @@ SECTIONS = {
     "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
                  "cookbook/buckets"],
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan", "scale"],
-    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
+    "Training": ["optimizers", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
     "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],
 }
 
 
 def markdown_files(root):
-    yield from (name for name in TOP if (root / name).exists())
+    yield from (name for name in [*TOP, *TABLES] if (root / name).exists())
     for pattern in ("docs/*.md", "docs/cookbook/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
@@ -103,6 +104,7 @@ def front_page_trees(layout):
     if missing:
         raise SystemExit(f"docs/site/pages.py: SECTIONS and docs/ differ in {', '.join(missing)}")
     text = "".join(toctree(section, [f"docs/{name}" for name in names]) for section, names in SECTIONS.items())
+    text += toctree("Tables", [page.removesuffix(".md") for page in TABLES if page in layout.pages])
     text += toctree("Reference", ["api/index"])
     return text + toctree("Project", [page.removesuffix(".md") for page in TOP[1:] if page in layout.pages] + ["folders"])
 
