@@ -26,14 +26,14 @@ SECTIONS = {
     "Cookbook": ["cookbook/several_gpus", "cookbook/several_hosts", "cookbook/slurm", "cookbook/preemption", "cookbook/hang",
                  "cookbook/buckets"],
     "Hooks": ["hooks", "writing_a_hook", "bench_and_plan", "scale"],
-    "Training": ["optimizers", "zero", "local_sgd", "checkpoints", "elastic"],
+    "Training": ["optimizers", "mixed_precision", "zero", "local_sgd", "checkpoints", "elastic"],
     "Python": ["python"],
     "Inside": ["architecture", "benchmarks", "study", "faults", "facts"],
 }
 
 
 def markdown_files(root):
-    yield from (name for name in [*TOP, *TABLES] if (root / name).exists())
+    yield from (name for name in TOP if (root / name).exists())
     for pattern in ("docs/*.md", "docs/cookbook/*.md", "src/*/README.md", "tools/*/README.md", "data/README.md"):
         yield from (path.relative_to(root).as_posix() for path in sorted(root.glob(pattern)))
 
@@ -52,7 +52,7 @@ def page_of_header(path):
 class Layout:
     def __init__(self, root, target):
         self.root, self.target = root, target
-        self.pages = set(markdown_files(root))
+        self.pages = {*markdown_files(root), *(name for name in TABLES if (root / name).exists())}
         self.shown = set()  # files that get a page because something links to them
 
     def place(self, path):

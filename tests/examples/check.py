@@ -13,13 +13,10 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, PYTHON = pathlib.Path(sys.argv[1]), sys.argv[2]
-DOCS = [
-    "README.md", "docs/getting_started.md", "docs/from_single_process_to_ddp.md", "docs/hooks.md", "docs/writing_a_hook.md",
-    "docs/optimizers.md", "docs/local_sgd.md", "docs/zero.md", "docs/elastic.md", "docs/checkpoints.md", "docs/launching.md",
-    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/cookbook").glob("*.md")))
-]
+# README's own blocks are pasted and built by tests/packaging/readme.py.
+DOCS = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md"))]
 # A fenced block, and the comment on the line before it that names its file.
-BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- ([^\n]+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
 
 
 def blocks(kind):
