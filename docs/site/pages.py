@@ -51,7 +51,7 @@ def page_of_header(path):
 class Layout:
     def __init__(self, root, target):
         self.root, self.target = root, target
-        self.pages = set(markdown_files(root))
+        self.pages = {*markdown_files(root), *(name for name in TABLES if (root / name).exists())}
         self.shown = set()  # files that get a page because something links to them
 
     def place(self, path):

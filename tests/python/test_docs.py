@@ -29,11 +29,12 @@ def test_every_example_runs(ranks):
     assert sum(tried for _, tried in results.values()) > 40, results
 
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs/python.md").read_text()
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "python.md").read_text() + (DOCS / "facts.md").read_text()
 
 
 def run_page(folder):
-    """Every piece of Python on the page, one after the other, in one namespace: what each rank printed."""
+    """Runs every piece of Python on the two pages, one after the other, in one namespace, and gives what each rank printed."""
     import contextlib
     import io
     import os
@@ -47,11 +48,11 @@ def run_page(folder):
     with (mock.patch("torch.distributed.init_process_group"), mock.patch("torch.distributed.destroy_process_group"),
           contextlib.redirect_stdout(printed)):
         for piece in pieces:
-            exec(compile(piece, "docs/python.md", "exec"), space)
+            exec(compile(piece, "docs", "exec"), space)
     return len(pieces), printed.getvalue()
 
 
-def test_every_piece_of_the_page_runs_and_says_what_the_page_says(ranks, tmp_path):
+def test_every_piece_of_the_pages_runs_and_says_what_they_say(ranks, tmp_path):
     (pieces, printed), (_, nothing) = ranks(2, run_page, str(tmp_path))
     assert pieces == 7 and nothing == ""
     assert "bytes sent for" in printed

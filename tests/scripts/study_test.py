@@ -25,12 +25,18 @@ def row(hook, accuracy, sent, seed=1, place="loopback", seconds=(1.0, 2.0), **mo
 
 class Page(unittest.TestCase):
     def verdicts(self, rows):
-        return [line.split("|")[3].strip() for line in page.headlines(rows).splitlines()[2:]]
+        return [line.split("|")[2].split(":")[0].strip() for line in page.headlines(rows).splitlines()[2:]]
 
     def test_headlines_are_reached_missed_or_not_measured(self):
         rows = [row("allreduce", 0.97, 400), row("int8", 0.9692, 100), row("int4", 0.96, 50)]
         self.assertEqual(self.verdicts(rows), ["reached", "**MISSED**", *["not measured"] * 7], page.headlines(rows))
         self.assertIn("**MISSED**", page.headlines([row("allreduce", 0.97, 400), row("int8", 0.97, 110)]), "3.6 x fewer bytes are not 3.9")
+
+    def test_headlines_have_a_column_for_each_task_that_was_trained(self):
+        rows = [row("allreduce", 0.97, 400), row("int8", 0.97, 100), row("allreduce", 0.9, 400, task="text"), row("int8", 0.8, 100, task="text")]
+        head, _, int8, *_ = page.headlines(rows).splitlines()
+        self.assertEqual(head, "| headline | digits | text |")
+        self.assertRegex(int8, r"\| reached: .* \| \*\*MISSED\*\*: .* \|$")
 
     def test_only_seeds_that_both_have_are_compared(self):
         rows = [row("allreduce", 0.97, 400), row("allreduce", 0.99, 400, seed=2), row("int8", 0.97, 100)]
@@ -53,10 +59,10 @@ class Page(unittest.TestCase):
         rows = [row("allreduce", 0.97, 400, seed=seed, place="100mbit", seconds=(4, 8)) for seed in (1, 2)]
         rows += [row("int8", accuracy, 100, seed=seed, place="100mbit", seconds=(1, 2)) for seed, accuracy in ((1, 0.98), (2, 0.969))]
         strict = page.headlines(rows).splitlines()[6]
-        self.assertIn("**MISSED** | 4.0 × sooner in the 1 that got there, 2 seeds", strict)
+        self.assertIn("**MISSED**: 4.0 × sooner in the 1 that got there, 2 seeds", strict)
         self.assertIn("| 1 of 2 seeds |  | 2 |", page.markdown(rows, "study"))
         rows[3] = row("int8", 0.97, 100, seed=2, place="100mbit", seconds=(1, 2))
-        self.assertIn("reached | 4.0 × sooner, 2 seeds", page.headlines(rows).splitlines()[6])
+        self.assertIn("reached: 4.0 × sooner, 2 seeds", page.headlines(rows).splitlines()[6])
 
     def test_an_accuracy_that_was_rounded_when_it_was_kept_is_the_same_accuracy(self):
         exact = 348 / 359
@@ -66,13 +72,13 @@ class Page(unittest.TestCase):
             for one in rows:
                 Results(path).add(one)
             kept = list(Results(path).rows.values())
-        self.assertIn("reached | 4.0 × sooner, 1 seeds", page.headlines(kept).splitlines()[6])
+        self.assertIn("reached: 4.0 × sooner, 1 seeds", page.headlines(kept).splitlines()[6])
 
     def test_losses_are_compared_seed_by_seed(self):
         mean = "diloco=15:lr=1,momentum=0+int8"
         rows = [row("allreduce", 0.97, 400, loss=1.0), row("allreduce", 0.97, 400, seed=2, loss=2.0),
                 row(mean, 0.97, 4, loss=1.01), row(mean, 0.97, 4, seed=2, loss=2.0)]
-        self.assertIn("reached | loss +0.50 ± 0.71 %, 100.0 × fewer bytes, 2 seeds", page.headlines(rows))
+        self.assertIn("reached: loss +0.50 ± 0.71 %, 100.0 × fewer bytes, 2 seeds", page.headlines(rows))
 
     def test_means_have_their_deviation(self):
         text = page.markdown([row("allreduce", 0.96, 400), row("allreduce", 0.98, 400, seed=2)], "study")
