@@ -92,10 +92,6 @@ struct LaunchOptions {
   StreamChoice tee = {};
   // Only these local ranks appear on the console; empty: all.
   std::vector<int> local_ranks_filter = {};
-  // The numbers of this host's workers in Prometheus' text form, at
-  // http://127.0.0.1:PORT/metrics, while the job runs; 0: a free port, which is said on
-  // stderr. None: not served. Whether or not, brigade top shows them.
-  std::optional<std::uint16_t> metrics_port = {};
 };
 
 // How one worker came to its end.

@@ -13,7 +13,6 @@
 #include <fstream>
 
 #include "base/files/error_file.h"
-#include "group/live/rank_page.h"
 #include "group/store/mailbox.h"
 #include "launch/workers/worker_streams.h"
 
@@ -35,9 +34,6 @@ struct Worker {
   int rank;
   int local_rank;
   std::unique_ptr<WorkerStreams> streams;
-  // Null until it has printed a loss.
-  std::unique_ptr<group::RankPage> printed;
-  std::int64_t losses_shown = 0;
   pid_t pid = -1;
   int pidfd = -1;
   bool exited = false;
@@ -49,8 +45,6 @@ struct Worker {
   bool stopped = false;
   // An elastic job went on without it.
   bool forgiven = false;
-  // Another worker has its rank.
-  bool replaced = false;
   system_clock::time_point when;
 };
 
@@ -94,7 +88,6 @@ class Attempt {
   void start(int local_rank);
   void wait();
   void pump();
-  void show_losses(Worker& worker);
   void take_signals();
   void collect_exits();
   bool goes_on_without(Worker& worker);
@@ -164,7 +157,6 @@ AttemptResult Attempt::run() {
 void Attempt::start(int local_rank) {
   const int rank = plan_.first_rank + local_rank;
   const int number = static_cast<int>(workers_.size());
-  for (Worker& worker : workers_) worker.replaced |= worker.rank == rank;
   std::string folder = plan_.folder + "/" + std::to_string(local_rank);
   if (number >= plan_.workers) folder += "_" + std::to_string(number);
   std::filesystem::create_directories(folder);
@@ -172,8 +164,6 @@ void Attempt::start(int local_rank) {
   worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
   WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
   spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
-  spec.environment[group::kStatusFile] =
-      plan_.status->page_for(rank, /*replaces=*/number >= plan_.workers);
   if (plan_.steward) {
     spec.environment[group::kWorkerNumber] =
         std::to_string(plan_.steward->first_number() + number);
@@ -228,27 +218,7 @@ void Attempt::pump() {
       result_.interrupted = SIGPIPE;
       end_all(SIGTERM);
     }
-    show_losses(worker);
   }
-}
-
-void Attempt::show_losses(Worker& worker) {
-  // What it wrote last must not take the page of the worker that replaces it.
-  if (worker.forgiven || worker.replaced) return;
-  PrintedLosses losses;
-  for (int stream : {1, 2}) {
-    if (const WorkerOutput* output = worker.streams->output(stream))
-      losses = losses.with(output->losses());
-  }
-  if (losses.count == worker.losses_shown) return;
-  if (!worker.printed) worker.printed = plan_.status->printed_page_for(worker.rank);
-  worker.losses_shown = losses.count;
-  if (!worker.printed) return;
-  worker.printed->update([&](group::RankStatus& status) {
-    status.losses = losses.count;
-    status.bad_losses = losses.bad;
-    status.loss = losses.last;
-  });
 }
 
 void Attempt::take_signals() {

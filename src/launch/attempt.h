@@ -8,7 +8,6 @@
 #include "brigade/launch.h"
 #include "launch/elastic/steward.h"
 #include "launch/held_signals.h"
-#include "launch/watch/status_folder.h"
 #include "launch/workers/spawn.h"
 #include "launch/workers/worker_family.h"
 
@@ -29,8 +28,6 @@ struct AttemptPlan {
   std::function<std::map<std::string, std::string>(int local_rank)> environment;
   // Of an elastic job; null: the first worker that fails ends the attempt.
   Steward* steward = nullptr;
-  // Where the workers show what they do.
-  StatusFolder* status = nullptr;
   // Further descriptors of the launcher, for workers to close.
   std::vector<int> launchers_own;
   // Called once the workers run; only from then on may the launcher have threads.

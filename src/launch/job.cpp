@@ -20,7 +20,6 @@
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
-#include "launch/watch/job_watch.h"
 #include "launch/workers/worker_environment.h"
 
 namespace brigade::launching {
@@ -72,8 +71,7 @@ class Job {
         family_(unique_mark()),
         folder_(options,
                 "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
-        watch_(workers, options, host_name()),
-        watcher_(family_, {folder_.kept() ? "" : folder_.path(), watch_.folder()}) {}
+        watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
 
   void run();
 
@@ -111,7 +109,6 @@ class Job {
   milliseconds limit_;
   WorkerFamily family_;
   JobFolder folder_;
-  JobWatch watch_;
   Watcher watcher_;
   HeldSignals signals_;
   // With several hosts only.
@@ -308,8 +305,7 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
                    .workers = workers_,
                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
                    .port = port};
-    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_,
-                                       watch_.folder());
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_);
   }
   link_->join(attempt, port);
   const auto all_here = [&](const NodeNews& news) {
@@ -426,10 +422,7 @@ AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
     variables.emplace(WorkerFamily::kMarkName, family_.mark());
     return variables;
   };
-  watch_.begin(plan, place);
-  AttemptResult result = run_attempt(plan, body_, options_, signals_, family_, watcher_);
-  watch_.end();
-  return result;
+  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
 }
 
 std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {

@@ -7,7 +7,6 @@
 #include "group/network.h"
 #include "launch/link_thread.h"
 #include "launch/report.h"
-#include "launch/watch/node_pages.h"
 
 namespace brigade::launching {
 namespace {
@@ -18,8 +17,6 @@ using std::chrono::steady_clock;
 
 // How often a node tells that it lives, and listens to the others.
 constexpr milliseconds kBeat{100};
-// How often it tells node 0 what its workers show.
-constexpr milliseconds kPages{500};
 
 std::string dump(const json& data) {
   return data.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -113,8 +110,6 @@ struct NodeLink::Shared : LinkThread {
   int port = 0;
   milliseconds limit;
   StoreOpener opener;
-  std::string status_folder;
-  steady_clock::time_point next_pages;
   c10::intrusive_ptr<c10d::Store> server;
   c10::intrusive_ptr<c10d::Store> store;
   bool introduced = false;
@@ -127,7 +122,6 @@ struct NodeLink::Shared : LinkThread {
   void introduce(const NodeState& state);
   void talk_to_store();
   void hear(int node, const std::string& text);
-  void share_pages(int node_rank, int nodes);
   std::optional<std::string> read(const std::string& key);
 };
 
@@ -186,22 +180,6 @@ void NodeLink::Shared::hear(int node, const std::string& text) {
   news.nodes[static_cast<size_t>(node)] = state;
 }
 
-void NodeLink::Shared::share_pages(int node_rank, int nodes) {
-  const auto now = steady_clock::now();
-  if (status_folder.empty() || now < next_pages) return;
-  next_pages = now + kPages;
-  if (node_rank > 0) {
-    const std::string mine = pack_ranks(status_folder);
-    store->set("pages/" + std::to_string(node_rank),
-               std::vector<std::uint8_t>(mine.begin(), mine.end()));
-    return;
-  }
-  for (int node = 1; node < nodes; ++node) {
-    if (const auto bytes = read("pages/" + std::to_string(node)))
-      keep_node(status_folder, node, *bytes);
-  }
-}
-
 void NodeLink::Shared::talk_to_store() {
   NodeState state;
   bool claim = false;
@@ -233,7 +211,6 @@ void NodeLink::Shared::talk_to_store() {
   for (int node = 0; node < state.nodes; ++node) {
     if (const auto text = read("node/" + std::to_string(node))) hear(node, *text);
   }
-  share_pages(state.node_rank, state.nodes);
   const std::scoped_lock lock(mutex);
   last_heard = steady_clock::now();
   // Meanwhile the next attempt may have begun: then this is no news.
@@ -269,7 +246,7 @@ void NodeLink::Shared::loop() {
 }
 
 NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
-                   milliseconds limit, std::string status_folder)
+                   milliseconds limit)
     : shared_(std::make_shared<Shared>()) {
   shared_->news.nodes.resize(static_cast<size_t>(self.nodes));
   shared_->beats.resize(static_cast<size_t>(self.nodes));
@@ -278,7 +255,6 @@ NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener ope
   shared_->port = options.master_port;
   shared_->limit = limit;
   shared_->opener = std::move(opener);
-  shared_->status_folder = std::move(status_folder);
   start_link(shared_);
 }
 

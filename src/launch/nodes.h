@@ -77,10 +77,8 @@ using StoreOpener = std::function<c10::intrusive_ptr<c10d::Store>(std::string& w
 class NodeLink {
  public:
   // `limit`: how long the store, or a node, may be silent before it counts as lost.
-  // `status_folder`: where this host's workers can be watched, and on node 0 those of all;
-  // empty: nowhere.
   NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
-           std::chrono::milliseconds limit, std::string status_folder);
+           std::chrono::milliseconds limit);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "brigade/error.h"
-#include "brigade/report/live.h"
 #include "brigade/report/metrics.h"
 #include "brigade/report/report.h"
 #include "brigade/report/timeline.h"
@@ -82,7 +81,6 @@ void TrainingLog::end_of(Span::Kind piece) {
 }
 
 void TrainingLog::step(double loss, const Extra& extra) {
-  show_loss(loss);
   State& state = *state_;
   const double taken = seconds_between(state.begin, LogClock::now());
   state.seconds += taken;

@@ -270,6 +270,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadUse{"NoProgram", {"-n", "2"}, 2, "no PROGRAM"},
         BadUse{"UnknownOption", {"--frobnicate", "true"}, 2, "unknown option --frobnicate"},
+        BadUse{"RemovedOption",
+               {"--metrics-port=9400", "true"},
+               2,
+               "unknown option --metrics-port: follow a training in TensorBoard"},
         BadUse{"WorkersWord", {"-n", "two", "true"}, 2, "--nproc-per-node is 'two'"},
         BadUse{"WorkersNone", {"-n", "0", "true"}, 2, "--nproc-per-node is '0'"},
         BadUse{"WorkersNegative", {"-n", "-3", "true"}, 2, "--nproc-per-node is '-3'"},

@@ -15,7 +15,7 @@
 #include "common/accelerator.h"
 #include "common/command.h"
 #include "common/libtorch_log.h"
-#include "common/options/metrics_option.h"
+#include "common/removed.h"
 
 namespace brigade::tool {
 namespace {
@@ -43,7 +43,6 @@ struct RunArguments {
   std::string filter;
   bool module = false;
   bool no_python = false;
-  std::optional<std::uint16_t> metrics_port;
 };
 
 int to_int(const std::string& text, const std::string& flag, int smallest, int largest) {
@@ -203,7 +202,6 @@ LaunchOptions options_from(const RunArguments& given) {
   options.max_restarts = arguments.max_restarts.value_or(replacements);
   options.elastic = elastic_from(arguments);
   if (options.elastic) options.elastic->min_nodes = nodes.least;
-  options.metrics_port = arguments.metrics_port;
   options.log_dir = arguments.log_dir;
   options.redirects = streams(arguments.redirects, "--redirects");
   options.tee = streams(arguments.tee, "--tee");
@@ -220,7 +218,9 @@ std::vector<std::string> command_from(const RunArguments& arguments,
   if (program[0] == "--") program.erase(program.begin());
   if (program.empty()) throw ConfigError("no PROGRAM given (see brigade run --help)");
   if (program[0].starts_with('-')) {
-    throw ConfigError("unknown option " + program[0] + " (see brigade run --help)");
+    const std::string instead = instead_of(program[0]);
+    throw ConfigError("unknown option " + program[0].substr(0, program[0].find('=')) +
+                      (instead.empty() ? " (see brigade run --help)" : ": " + instead));
   }
   if (arguments.module && arguments.no_python) {
     throw ConfigError("--module and --no-python contradict each other");
@@ -340,7 +340,6 @@ void add_run(CLI::App& app, int&) {
       "static or c10d: brigade does the same for both");
   add(*run_app, "", "rdzv-id", a->run_id,
       "name of the job, TORCHELASTIC_RUN_ID of the workers");
-  add_metrics_option(*run_app, a->metrics_port);
   run_app->callback([run_app, a] { run(*a, run_app->remaining()); });
 }
 

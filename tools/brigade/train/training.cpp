@@ -15,7 +15,6 @@
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/report/layer_error.h"
-#include "brigade/report/live.h"
 #include "brigade/report/timeline.h"
 #include "brigade/sampler.h"
 #include "checkpoint/folder_lock.h"
@@ -239,7 +238,6 @@ class Training {
     }
     const double value = loss.item<double>();
     const auto end = Clock::now() - sampling;
-    report::show_loss(value);
     if (timeline_) {
       timeline_->note(Span::Kind::forward, begin, forward);
       timeline_->note(Span::Kind::backward, forward, backward);
