@@ -69,8 +69,8 @@ class Job {
                                   : group::read_timeout(group::process_environment())
                                         .value_or(milliseconds(300'000))),
         family_(unique_mark()),
-        folder_(options,
-                "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
+        run_id_(options.run_id.empty() ? family_.mark() : options.run_id),
+        folder_(options, "brigade_" + run_id_),
         watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
 
   void run();
@@ -108,6 +108,7 @@ class Job {
   milliseconds grace_;
   milliseconds limit_;
   WorkerFamily family_;
+  const std::string run_id_;
   JobFolder folder_;
   Watcher watcher_;
   HeldSignals signals_;
@@ -153,7 +154,7 @@ std::optional<Verdict> Job::run_alone(int attempt) {
   plan.launchers_own = forwarder.fds();
   for (int fd : guarded->fds()) plan.launchers_own.push_back(fd);
   plan.started = [&] {
-    store = guarded->serve();
+    store = guarded->serve(run_id_);
     forwarder.start();
     if (steward) steward->serve(store);
   };
@@ -162,7 +163,7 @@ std::optional<Verdict> Job::run_alone(int attempt) {
                     .world = workers_,
                     .master = options_.master_addr,
                     .port = door.port(),
-                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id};
+                    .run_id = run_id_};
   const AttemptResult result = run_workers(plan, place);
   if (result.ended_elsewhere) return Verdict{.text = forwarder.failure(), .final = true};
   return verdict_on(result);
@@ -176,7 +177,7 @@ std::optional<Verdict> Job::run_first_host() {
   const auto store = opener(why);
   Place place = place_of_store(0, port);
   place.world = workers_;
-  place.run_id = options_.run_id.empty() ? family_.mark() : options_.run_id;
+  place.run_id = run_id_;
   JobSteward steward(options_, limit_);
   AttemptPlan plan{.steward = &steward};
   plan.started = [&] {
@@ -199,7 +200,7 @@ std::optional<Verdict> Job::run_as_guest() {
   StoreOpener opener;
   const int port = secret_ ? prepare_guarded_store(0, opener) : prepare_store(0, opener);
   const std::string address = group::endpoint(options_.master_addr, options_.master_port);
-  GuestLink link({host_name(), workers_}, address, std::move(opener), limit_);
+  GuestLink link({host_name(), workers_, options_.run_id}, address, std::move(opener), limit_);
   while (!link.entry()) {
     if (const std::string lost = link.lost(); !lost.empty())
       return Verdict{.text = lost, .final = true};
@@ -237,14 +238,14 @@ int Job::prepare_store(int attempt, StoreOpener& opener) {
   const int port = listener->port();
   // The first attempt's workers share the launchers' store, so that the port is the one
   // that the user chose, and opened in a firewall perhaps.
-  if (attempt) restarted_store_ = listener->serve();
+  if (attempt) restarted_store_ = listener->serve(run_id_);
   if (!attempt && !group::own_address(listener->fd()).loopback()) {
     std::fprintf(stderr,
                  "brigade: no secret: whoever reaches %s can take part in this job or end "
                  "it; see --secret\n",
                  group::endpoint(first.host, first.port).c_str());
   }
-  opener = [listener](std::string&) { return listener->serve(); };
+  opener = [listener, id = run_id_](std::string&) { return listener->serve(id); };
   return port;
 }
 
@@ -253,8 +254,8 @@ int Job::prepare_guarded_store(int attempt, StoreOpener& opener) {
   if (!forwarder_) open_doors();
   if (options_.node_rank == 0) {
     const auto store = std::make_shared<GuardedStore>();
-    if (attempt) restarted_store_ = store->serve();
-    opener = [store](std::string&) { return store->serve(); };
+    if (attempt) restarted_store_ = store->serve(run_id_);
+    opener = [store, id = run_id_](std::string&) { return store->serve(id); };
     forwarder_->lead_to(attempt, store);
     return options_.master_port;
   }
@@ -303,8 +304,9 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
                    .mark = family_.mark(),
                    .host = host_name(),
                    .workers = workers_,
-                   .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
-                   .port = port};
+                   .run_id = run_id_,
+                   .port = port,
+                   .given_run_id = options_.run_id};
     link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_);
   }
   link_->join(attempt, port);

@@ -38,6 +38,8 @@ struct NodeState {
   // use.
   std::string run_id;
   int port = 0;
+  // The run's id as the user gave it to this launcher; empty: it made one up.
+  std::string given_run_id;
   // Grows as long as the node lives.
   long beat = 0;
 };
@@ -57,6 +59,8 @@ struct NodeNews {
   // Of the current attempt.
   std::optional<int> claimed_by;
   std::optional<Verdict> verdict;
+  // On node 0: who came and was refused, for it is of another job; empty: nobody.
+  std::string refused;
   // Why the others cannot be heard any more; empty: they can.
   std::string lost;
 

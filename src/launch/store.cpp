@@ -4,7 +4,9 @@
 
 #include <chrono>
 
+#include "brigade/error.h"
 #include "group/network.h"
+#include "group/rendezvous.h"
 #include "group/store/tcp_store.h"
 #include "group/store/watchdog.h"
 
@@ -28,7 +30,7 @@ constexpr std::chrono::milliseconds kFirstAnswer{10'000};
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> Listener::serve() {
+c10::intrusive_ptr<c10d::Store> Listener::serve(const std::string& run_id) {
   group::check_descriptors_of_store();
   c10d::TCPStoreOptions options;
   options.port = port_;
@@ -37,8 +39,20 @@ c10::intrusive_ptr<c10d::Store> Listener::serve() {
   options.masterListenFd = release();
   group::Watchdog watchdog("the store of this launcher at " + group::endpoint(host_, port_),
                            kFirstAnswer);
-  return watchdog.watch("its first call", "",
-                        [&] { return group::open_tcp_store(host_, options); });
+  return watchdog.watch("its first call", "", [&] {
+    auto store = group::open_tcp_store(host_, options);
+    store->set(group::kRunIdKey, run_id);
+    return store;
+  });
+}
+
+void check_run_ids(const std::string& address, const std::string& there,
+                   const std::string& here) {
+  if (there.empty() || here.empty() || there == here) return;
+  throw RendezvousError("the launcher of node 0 at " + address + " has the run id '" +
+                        there + "', and this one has '" + here +
+                        "': they are of two jobs; give all launchers of a job the same "
+                        "--rdzv-id, and each job a --master-port of its own");
 }
 
 }  // namespace brigade::launching

@@ -27,10 +27,13 @@ class ElasticStewards : public ::testing::Test {
     }
     return true;
   }
-  std::unique_ptr<GuestLink> come(int workers) {
-    auto link = std::make_unique<GuestLink>(
-        GuestLink::Self{"the other", workers}, "here",
+  std::unique_ptr<GuestLink> link(int workers, const std::string& run_id = "") {
+    return std::make_unique<GuestLink>(
+        GuestLink::Self{"the other", workers, run_id}, "here",
         [store = store_](std::string&) { return store; }, kSteward);
+  }
+  std::unique_ptr<GuestLink> come(int workers, const std::string& run_id = "") {
+    auto link = this->link(workers, run_id);
     EXPECT_TRUE(becomes([&] { return link->entry().has_value(); }));
     return link;
   }
@@ -113,6 +116,19 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
   guest.started(7, 0);
   ASSERT_TRUE(becomes([&] { return hosts.add("elastic/sent", 0) >= before + 3; }));
   EXPECT_TRUE(book.hear(now).empty()) << "a guest that was struck out is heard";
+}
+
+TEST_F(ElasticStewards, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
+  GuestBook book(store_, 1, "one", "one");
+  const auto other = link(1, "two");
+  ASSERT_TRUE(becomes([&] { return !other->lost().empty(); }));
+  EXPECT_NE(other->lost().find("at here has the run id 'one', and this one has 'two'"),
+            std::string::npos)
+      << other->lost();
+  EXPECT_TRUE(book.hear(steady_clock::now()).empty());
+  // Its own id, or none of its own, is the job's.
+  for (const char* run_id : {"one", ""})
+    EXPECT_EQ(come(1, run_id)->entry()->run_id, "one");
 }
 
 TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {

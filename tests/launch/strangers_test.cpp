@@ -174,7 +174,7 @@ TEST_F(Strangers, TheStoresOwnPortHearsNobodyElse) {
   testing::Child child({}, [] {
     launching::GuardedStore guarded;
     const int port = group::own_address(guarded.fds()[0]).port();
-    const auto store = guarded.serve();
+    const auto store = guarded.serve("run");
     // More than the filter mentions at a time.
     std::vector<int> own;
     for (int i = 0; i < 200; ++i) {

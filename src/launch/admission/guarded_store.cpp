@@ -50,8 +50,8 @@ GuardedStore::GuardedStore()
 
 GuardedStore::~GuardedStore() { close(socket_); }
 
-c10::intrusive_ptr<c10d::Store> GuardedStore::serve() {
-  auto store = listener_.serve();
+c10::intrusive_ptr<c10d::Store> GuardedStore::serve(const std::string& run_id) {
+  auto store = listener_.serve(run_id);
   const std::scoped_lock lock(mutex_);
   // Not before: the store connects to itself, from a port of its own choice.
   served_ = true;

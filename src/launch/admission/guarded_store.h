@@ -23,7 +23,7 @@ class GuardedStore {
 
   // Serves, and is closed to others from then on. Starts threads, which end with the last
   // reference.
-  c10::intrusive_ptr<c10d::Store> serve();
+  c10::intrusive_ptr<c10d::Store> serve(const std::string& run_id);
   // A connection to the store, perhaps still under way, not blocking; -1 and errno when
   // there is none. REQUIRES: it is closed by `disconnect` and nothing else.
   int connect();

@@ -38,6 +38,7 @@ std::string seconds_text(milliseconds time) {
 JobSteward::JobSteward(const LaunchOptions& options, milliseconds limit)
     : options_(*options.elastic),
       max_hosts_(options.nodes),
+      given_run_id_(options.run_id),
       limit_(limit),
       restarts_left_(options.max_restarts) {}
 
@@ -173,7 +174,7 @@ milliseconds JobSteward::patience() const {
 
 void JobSteward::open_to_guests(const c10::intrusive_ptr<c10d::Store>& store, int workers,
                                 const std::string& run_id) {
-  book_ = std::make_unique<GuestBook>(store, workers, run_id);
+  book_ = std::make_unique<GuestBook>(store, workers, run_id, given_run_id_);
 }
 
 void JobSteward::hear_guests(Time now) {

@@ -68,6 +68,7 @@ class JobSteward : public Steward {
 
   const ElasticLaunch options_;
   const int max_hosts_;
+  const std::string given_run_id_;
   const std::chrono::milliseconds limit_;
   int restarts_left_;
   std::unique_ptr<group::LauncherMailbox> mail_;

@@ -125,7 +125,9 @@ class LiveView(InFolder):
             self.assertIn("--json", text)
 
     def test_what_earlier_versions_had_is_unknown_and_the_error_says_what_to_use(self):
-        self.refused(2, "unknown command top: follow a training in TensorBoard", "top", "--once")
+        gone = self.run_it("top", "--once")
+        self.assertEqual(gone.returncode, 2)
+        self.assertTrue(gone.stderr.startswith("brigade: unknown command top: follow a training in TensorBoard"), gone.stderr)
         self.refused(2, "unknown option --metrics-port: follow a training in TensorBoard", "train", "--metrics-port", "0")
 
     def test_ctrl_c_leaves_no_process_and_no_half_file(self):
