@@ -302,8 +302,7 @@ void Attempt::take_turn() {
 
 void Attempt::look_elsewhere() {
   if (ending_) return;
-  const bool over = plan_.elsewhere_fd >= 0 && plan_.elsewhere();
-  if (!over && !(plan_.broken && plan_.broken())) return;
+  if (plan_.elsewhere_fd < 0 || !plan_.elsewhere()) return;
   result_.ended_elsewhere = true;
   end_all(SIGTERM);
 }

@@ -38,9 +38,6 @@ struct AttemptPlan {
   // whether the attempt is over.
   int elsewhere_fd = -1;
   std::function<bool()> elsewhere;
-  // Whether the workers' way to the store is broken; asked once a second. Ends the attempt
-  // as `elsewhere` does.
-  std::function<bool()> broken;
 };
 
 struct AttemptResult {

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
-
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/rendezvous.h"
@@ -27,6 +25,8 @@ namespace {
 
 // How long it may take until it answers its first call.
 constexpr std::chrono::milliseconds kFirstAnswer{10'000};
+// How long one try to reach another host's may take.
+constexpr std::chrono::milliseconds kOneTry{2000};
 
 }  // namespace
 
@@ -44,6 +44,21 @@ c10::intrusive_ptr<c10d::Store> Listener::serve(const std::string& run_id) {
     store->set(group::kRunIdKey, run_id);
     return store;
   });
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, std::uint16_t port,
+                                           std::chrono::milliseconds limit,
+                                           std::string& why) {
+  // Whether somebody listens there by now; the store's own client would fill stderr
+  // meanwhile.
+  const auto deadline = std::chrono::steady_clock::now() + kOneTry;
+  const auto there = group::try_reach(host, port, deadline, &why);
+  if (!there) return nullptr;
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.waitWorkers = false;
+  options.timeout = limit;
+  return group::open_tcp_store(there->host(), options);
 }
 
 void check_run_ids(const std::string& address, const std::string& there,

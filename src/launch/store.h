@@ -2,6 +2,7 @@
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -39,6 +40,12 @@ class Listener {
   std::string host_;
   std::uint16_t port_;
 };
+
+// Connects to the store of the launcher at that address, with that limit for its calls.
+// Null: nobody listens there yet, and why.
+c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, std::uint16_t port,
+                                           std::chrono::milliseconds limit,
+                                           std::string& why);
 
 // What launchers of two jobs are told that meet at one address. `there` and `here` are the
 // run ids that the user gave node 0's launcher and this one; empty: none was given, and the

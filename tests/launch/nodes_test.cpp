@@ -218,11 +218,12 @@ TEST_F(TwoHosts, WorkersOnBothTrainTogether) {
   const CommandResult result0 = first->finish();
   const CommandResult result1 = second->finish();
   EXPECT_EQ(result0.exit_code, 0) << result0.err;
-  EXPECT_NE(result0.err.find("brigade: no secret: whoever reaches 10.77.0.1:29500 can "
-                             "take part in this job or end it; see --secret\n"),
+  EXPECT_NE(result0.err.find("brigade: whoever reaches 10.77.0.1:29500 can take part in "
+                             "this job or end it; on a network that others share use "
+                             "WireGuard, see docs/launching.md\n"),
             std::string::npos)
       << result0.err;
-  EXPECT_EQ(result1.err.find("secret"), std::string::npos) << result1.err;
+  EXPECT_EQ(result1.err.find("whoever"), std::string::npos) << result1.err;
   EXPECT_EQ(result1.exit_code, 0) << result1.err;
   EXPECT_EQ(result1.sorted_lines(),
             (std::vector<std::string>{"[2] rank 2 of 4 sum 10 restarts 0",

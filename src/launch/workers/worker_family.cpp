@@ -197,8 +197,4 @@ std::string unique_mark() {
   return text.str();
 }
 
-bool carries_mark(pid_t process, const std::string& mark) {
-  return marked(std::to_string(process), mark);
-}
-
 }  // namespace brigade::launching

@@ -60,7 +60,4 @@ class Watcher {
 // A text that no other job has.
 std::string unique_mark();
 
-// Whether the process was started with that mark in its environment.
-bool carries_mark(pid_t process, const std::string& mark);
-
 }  // namespace brigade::launching

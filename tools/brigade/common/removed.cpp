@@ -16,6 +16,10 @@ constexpr const char* kFollow =
     "and brigade::report::TrainingLog write as it goes";
 
 constexpr std::array kRemoved{
+    Removed{.word = "--secret",
+            .instead = "launchers do not admit each other by a secret any more; on a "
+                       "network that others share, connect the hosts by WireGuard, see "
+                       "docs/launching.md"},
     Removed{.word = "top", .instead = kFollow},
     Removed{.word = "--metrics-port", .instead = kFollow},
 };

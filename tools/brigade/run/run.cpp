@@ -30,7 +30,6 @@ struct RunArguments {
   std::string endpoint;
   std::string backend = "static";
   std::string run_id;
-  std::string secret;
   std::optional<int> max_restarts = std::nullopt;  // not given: 0, or kReplacements
   bool elastic = false;
   std::string join;
@@ -196,7 +195,6 @@ LaunchOptions options_from(const RunArguments& given) {
   options.nodes = nodes.most;
   options.node_rank = arguments.standalone ? 0 : arguments.node_rank;
   if (!arguments.standalone) set_master(arguments, options);
-  options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
   const int replacements = arguments.elastic && arguments.replace ? kReplacements : 0;
   options.max_restarts = arguments.max_restarts.value_or(replacements);
@@ -239,6 +237,10 @@ std::vector<std::string> command_from(const RunArguments& arguments,
 
 void run(const RunArguments& arguments, const std::vector<std::string>& program) {
   const LaunchOptions options = options_from(arguments);
+  // Whoever set it for an earlier version relies on what is not there any more.
+  if (options.nodes > 1 && std::getenv("BRIGADE_SECRET"))
+    throw ConfigError("BRIGADE_SECRET is set, and means nothing: " +
+                      instead_of("--secret") + "; then unset it");
   const auto command = command_from(arguments, program);
   const int workers = count_workers(arguments.workers);
   if (!std::getenv("OMP_NUM_THREADS")) {
@@ -299,12 +301,6 @@ void add_run(CLI::App& app, int&) {
   add(*run_app, "", "master-port", a->master_port,
       "its port; one host: a free one, several: 29500")
       ->check(CLI::Range(0, 65'535));
-  run_app
-      ->add_option("--secret", a->secret,
-                   "FILE with the secret that admits the launchers of several hosts; the "
-                   "same on all, "
-                   "16 bytes or more, chmod 600; or the secret itself in BRIGADE_SECRET")
-      ->type_name("FILE");
   add(*run_app, "", "standalone", a->standalone,
       "one host, whatever else is said about hosts");
   add(*run_app, "", "max-restarts", a->max_restarts,
