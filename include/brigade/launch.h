@@ -51,8 +51,8 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   // 0: a free port, on one host only.
   std::uint16_t master_port = 0;
-  // TORCHELASTIC_RUN_ID of the workers. Empty: made up. Launchers of several hosts that were
-  // given different ones are of two jobs, and refuse each other.
+  // TORCHELASTIC_RUN_ID of the workers. Empty: made up. Launchers of several hosts that
+  // were given different ones are of two jobs, and refuse each other.
   std::string run_id = {};
   // Further variables of the workers.
   std::map<std::string, std::string> environment = {};

@@ -144,8 +144,7 @@ MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
                              const Environment& environment,
                              std::chrono::milliseconds timeout) {
   if (method.empty() || method == "env://") {
-    return meet_over_tcp(read_master(lookup, environment), lookup, environment,
-                         timeout);
+    return meet_over_tcp(read_master(lookup, environment), lookup, environment, timeout);
   }
   if (method.rfind("tcp://", 0) == 0) {
     // A launcher's store is where the variables say, and nowhere else.

@@ -54,6 +54,21 @@ struct PreparedStore {
   std::vector<int> descriptors = {};
 };
 
+// One attempt of a job on several hosts: the first failure, on whichever of them, ends it.
+class NodesControl : public JobControl {
+ public:
+  explicit NodesControl(NodeLink& link) : link_(link) {}
+  void failed() override { link_.claim(); }
+  int fd() const override { return link_.fd(); }
+  Actions poll() override {
+    const NodeNews news = link_.news();
+    return {.ended_elsewhere = news.claimed_by || !news.lost.empty()};
+  }
+
+ private:
+  NodeLink& link_;
+};
+
 class Job {
  public:
   Job(int workers, const WorkerBody& body, const LaunchOptions& options)
@@ -132,13 +147,12 @@ std::optional<Verdict> Job::run_alone(int attempt) {
   // A store of its own for each attempt: nothing of the last one may be found in it.
   const PreparedStore prepared = host_store(options_.master_port);
   c10::intrusive_ptr<c10d::Store> store;
-  AttemptPlan plan{.attempt = attempt};
+  JobControl alone;
   std::optional<JobSteward> steward;
-  if (options_.elastic) {
-    steward.emplace(options_, limit_);
-    plan.steward = &*steward;
-  }
-  plan.launchers_own = prepared.descriptors;
+  if (options_.elastic) steward.emplace(options_, limit_);
+  AttemptPlan plan{.control = steward ? *steward : alone,
+                   .attempt = attempt,
+                   .launchers_own = prepared.descriptors};
   plan.started = [&] {
     std::string why;
     store = prepared.open(why);
@@ -159,8 +173,7 @@ std::optional<Verdict> Job::run_first_host() {
   place.world = workers_;
   place.run_id = run_id_;
   JobSteward steward(options_, limit_);
-  AttemptPlan plan{.steward = &steward};
-  plan.launchers_own = prepared.descriptors;
+  AttemptPlan plan{.control = steward, .launchers_own = prepared.descriptors};
   plan.started = [&] {
     steward.serve(store);
     steward.open_to_guests(store, workers_, place.run_id);
@@ -192,9 +205,7 @@ std::optional<Verdict> Job::run_as_guest() {
   place.node = entry.guest;
   place.run_id = entry.run_id;
   GuestSteward steward(link);
-  AttemptPlan plan{.steward = &steward};
-  plan.elsewhere_fd = link.fd();
-  plan.elsewhere = [] { return false; };  // the steward has read it
+  AttemptPlan plan{.control = steward};
   const AttemptResult result = run_workers(plan, place);
   auto verdict = verdict_on(result);
   if (verdict && !verdict->failure && !result.over.empty())
@@ -249,8 +260,7 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
                    .run_id = run_id_,
                    .port = port,
                    .given_run_id = options_.run_id};
-    link_ = std::make_unique<NodeLink>(self, options_,
-                                       std::move(prepared.open), limit_);
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(prepared.open), limit_);
   }
   link_->join(attempt, port);
   const auto all_here = [&](const NodeNews& news) {
@@ -263,13 +273,9 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
         Verdict{.text = joined.news.why_missing(attempt, limit_), .final = true});
   }
   if (!joined.news.lost.empty() || joined.news.verdict) return agree_on(std::nullopt);
-  AttemptPlan plan{.attempt = attempt, .launchers_own = prepared.descriptors};
-  plan.failed = [&] { link_->claim(); };
-  plan.elsewhere_fd = link_->fd();
-  plan.elsewhere = [&] {
-    const NodeNews news = link_->news();
-    return news.claimed_by || !news.lost.empty();
-  };
+  NodesControl nodes(*link_);
+  AttemptPlan plan{
+      .control = nodes, .attempt = attempt, .launchers_own = prepared.descriptors};
   const AttemptResult result = run_workers(plan, place_among(joined.news, attempt));
   if (!result.good()) return agree_on(verdict_on(result));
   return wait_until_all_are_done(attempt);

@@ -179,18 +179,17 @@ TEST_F(Nodes, TheFirstHostSaysInTheEndWhoWasRefused) {
   EXPECT_NE(result.err.find("node 1 did not come within 4 s; a launcher on "),
             std::string::npos)
       << result.err;
-  EXPECT_NE(
-      result.err.find("with the run id 'two' was refused, for this job's is 'one'"),
-      std::string::npos)
+  EXPECT_NE(result.err.find("with the run id 'two' was refused, for this job's is 'one'"),
+            std::string::npos)
       << result.err;
 }
 
 TEST_F(Nodes, AWorkerAtTheStoreOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
   const testing::TemporaryFolder folder;
-  Command command(brigade_run({"-n", "2", "--rdzv-id", "theirs", "--master-port", port_,
-                               testing::built_program("launch_worker"), "wait",
-                               folder.path() + "/go"}),
-                  options_);
+  Command command(
+      brigade_run({"-n", "2", "--rdzv-id", "theirs", "--master-port", port_,
+                   testing::built_program("launch_worker"), "wait", folder.path() + "/go"}),
+      options_);
   ASSERT_TRUE(command.wait_for_output("[1] pid "));
   testing::Variables variables{{"RANK", "1"},
                                {"WORLD_SIZE", "2"},
@@ -203,7 +202,8 @@ TEST_F(Nodes, AWorkerAtTheStoreOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
   variables["TORCHELASTIC_RUN_ID"] = "ours";
   testing::Child child(variables, [] { init_process_group(); });
   testing::expect_outcome(child.finish(), 3,
-                          {"the store at 127.0.0.1:" + port_ + " is that of the job "
+                          {"the store at 127.0.0.1:" + port_ +
+                           " is that of the job "
                            "'theirs', and this process is of the job 'ours'"});
   folder.script("go", "");
   const CommandResult result = command.finish();

@@ -95,8 +95,8 @@ TEST_F(Strangers, NoiseAndSilenceAtThePortHoldNobodyUp) {
 }
 
 TEST_F(Strangers, NoiseAndSilenceAtTheStoreOfOneHostDoNoHarm) {
-  Command command(
-      brigade_run({"-n", "2", "--master-port", port_, worker_, "wait", flag()}), options_);
+  Command command(brigade_run({"-n", "2", "--master-port", port_, worker_, "wait", flag()}),
+                  options_);
   ASSERT_TRUE(command.wait_for_output("[0] pid "));
   ASSERT_TRUE(command.wait_for_output("[1] pid "));
   std::list<Stranger> strangers;

@@ -17,8 +17,8 @@
 namespace {
 
 constexpr std::array kCommands{
-    &brigade::tool::add_bench, &brigade::tool::add_demo,  &brigade::tool::add_info,
-    &brigade::tool::add_plan,  &brigade::tool::add_run,   &brigade::tool::add_selftest,
+    &brigade::tool::add_bench, &brigade::tool::add_demo, &brigade::tool::add_info,
+    &brigade::tool::add_plan,  &brigade::tool::add_run,  &brigade::tool::add_selftest,
     &brigade::tool::add_train,
 };
 
