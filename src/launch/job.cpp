@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "group/environment.h"
+#include "group/network.h"
 #include "launch/attempt.h"
 #include "launch/elastic/guest_steward.h"
 #include "launch/elastic/job_steward.h"

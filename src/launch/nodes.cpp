@@ -170,6 +170,11 @@ void NodeLink::Shared::check_job(const NodeState& first, const NodeState& state)
 bool NodeLink::Shared::introduce(const NodeState& state) {
   if (state.node_rank > 0) {
     const auto first = read("node/0");
+    // What the launcher of an elastic job writes there first.
+    if (!first && server->check({"brigade/hosts/open"}))
+      throw RendezvousError("the job at " + group::endpoint(host, port) +
+                            " is elastic, and this launcher's is not; was it meant to say "
+                            "--join, or --elastic?");
     if (!first) return false;
     check_job(decode_state(*first), state);
   }

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/rendezvous.h"
@@ -36,11 +38,11 @@ c10::intrusive_ptr<c10d::Store> Listener::serve(const std::string& run_id) {
   options.port = port_;
   options.isServer = true;
   options.waitWorkers = false;
-  options.masterListenFd = release();
+  options.masterListenFd = std::exchange(fd_, -1);
   group::Watchdog watchdog("the store of this launcher at " + group::endpoint(host_, port_),
                            kFirstAnswer);
   return watchdog.watch("its first call", "", [&] {
-    auto store = group::open_tcp_store(host_, options);
+    c10::intrusive_ptr<c10d::Store> store = group::open_tcp_store(host_, options);
     store->set(group::kRunIdKey, run_id);
     return store;
   });

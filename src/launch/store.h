@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 namespace c10d {
 class Store;
@@ -25,10 +24,7 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return fd_; }
-  // Gives the socket away.
-  int release() { return std::exchange(fd_, -1); }
   std::uint16_t port() const { return port_; }
-  const std::string& host() const { return host_; }
   // Serves the job of that run id, which its workers find in it; takes the socket over.
   // Starts threads, which end with the last reference. Throws Error when this process has
   // too few descriptors left for a store; where the store does not answer for another

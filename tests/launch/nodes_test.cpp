@@ -170,6 +170,19 @@ TEST_F(Nodes, ALauncherOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
   }
 }
 
+TEST_F(Nodes, ALauncherThatComesToAnElasticJobIsToldSo) {
+  Command first(brigade_run({"--elastic", "--nnodes", "1:2", "--master-addr", address_,
+                             "--master-port", port_, "sleep", "600"}),
+                options_);
+  const CommandResult other = node(1, {"true"})->finish();
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("the job at 127.0.0.1:" + port_ + " is elastic"),
+            std::string::npos)
+      << other.err;
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.finish().exit_code, 128 + SIGTERM);
+}
+
 TEST_F(Nodes, TheFirstHostSaysInTheEndWhoWasRefused) {
   options_.environment["BRIGADE_TIMEOUT"] = "4";
   auto first = node(0, {"--rdzv-id", "one", "true"});
