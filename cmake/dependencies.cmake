@@ -12,11 +12,6 @@ if(NOT BRIGADE_XXHASH_INCLUDE)
   _brigade_lacks("xxHash (xxhash.h)" libxxhash-dev)
 endif()
 
-find_package(OpenSSL QUIET)
-if(NOT OPENSSL_CRYPTO_LIBRARY)
-  _brigade_lacks("OpenSSL's libcrypto" libssl-dev)
-endif()
-
 add_library(brigade_dependencies INTERFACE)
 target_link_libraries(brigade_dependencies INTERFACE nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})
-target_include_directories(brigade_dependencies SYSTEM INTERFACE "${BRIGADE_XXHASH_INCLUDE}" "${OPENSSL_INCLUDE_DIR}")
+target_include_directories(brigade_dependencies SYSTEM INTERFACE "${BRIGADE_XXHASH_INCLUDE}")

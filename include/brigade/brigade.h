@@ -36,7 +36,6 @@
 #include "brigade/optim/sgd.h"
 #include "brigade/process_group.h"
 #include "brigade/report/layer_error.h"
-#include "brigade/report/live.h"
 #include "brigade/report/metrics.h"
 #include "brigade/report/report.h"
 #include "brigade/report/run_record.h"

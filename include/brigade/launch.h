@@ -47,17 +47,13 @@ struct LaunchOptions {
   // store.
   int nodes = 1;
   int node_rank = 0;
-  // Where the store listens: an address or name of node 0's host.
+  // Where the store listens: an address or name of node 0's host. Everybody who reaches it
+  // can take part in the job, or end it.
   std::string master_addr = "127.0.0.1";
   // 0: a free port, on one host only.
   std::uint16_t master_port = 0;
-  // With several hosts: a file with the job's secret, 16 to 4096 bytes, open to its owner
-  // only. Launchers that do not know it are refused by node 0's, and its store is reached
-  // by this job's workers alone. Empty: BRIGADE_SECRET, which is the secret itself; without
-  // both, everybody who reaches the master port can take part. Workers never see it. One
-  // host needs none.
-  std::string secret_file = {};
-  // TORCHELASTIC_RUN_ID of the workers. Empty: made up.
+  // TORCHELASTIC_RUN_ID of the workers. Empty: made up. Launchers of several hosts that
+  // were given different ones are of two jobs, and refuse each other.
   std::string run_id = {};
   // Further variables of the workers.
   std::map<std::string, std::string> environment = {};
@@ -93,10 +89,6 @@ struct LaunchOptions {
   StreamChoice tee = {};
   // Only these local ranks appear on the console; empty: all.
   std::vector<int> local_ranks_filter = {};
-  // The numbers of this host's workers in Prometheus' text form, at
-  // http://127.0.0.1:PORT/metrics, while the job runs; 0: a free port, which is said on
-  // stderr. None: not served. Whether or not, brigade top shows them.
-  std::optional<std::uint16_t> metrics_port = {};
 };
 
 // How one worker came to its end.

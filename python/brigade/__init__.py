@@ -39,7 +39,6 @@ from ._native import (  # noqa: E402
     RendezvousError,
     TimeoutError,
     close_all as _close_all,
-    show_loss,
 )
 from . import (  # noqa: E402
     averagers,
@@ -138,6 +137,5 @@ __all__ = [
     "save_checkpoint",
     "save_safetensors",
     "set_hook",
-    "show_loss",
     "state_dict",
 ]

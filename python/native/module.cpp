@@ -10,7 +10,6 @@
 #include "bindings.h"
 #include "brigade/hooks/power_sgd.h"
 #include "brigade/hooks/registry.h"
-#include "brigade/report/live.h"
 #include "engine/agreement/replicas.h"
 #include "python_hook.h"
 #include "reduction.h"
@@ -165,8 +164,6 @@ void bind_hooks(py::module_& m) {
           "(rate, elements before, elements after) of all that was compressed.");
 
   m.def("make_hook", [](const std::string& spec) { return make_hook(spec); });
-  m.def("show_loss", &report::show_loss, py::arg("loss"),
-        "Tells brigade top and --metrics-port this rank's loss. Costs next to nothing.");
   m.def("fp16_compress_wrapper", &fp16_compress_wrapper);
   m.def("bf16_compress_wrapper", &bf16_compress_wrapper);
   m.def(

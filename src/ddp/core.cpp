@@ -327,7 +327,6 @@ void DdpCore::before_forward() {
   if (s.watched && s.syncs()) s.watched->begin_step();
   s.agree_on_hook();
   s.meet_before_forward();
-  s.tell_of_step();
   if (s.low_precision) s.low_precision->lower(s.model);
 }
 

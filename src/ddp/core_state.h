@@ -13,7 +13,6 @@
 #include "engine/engine.h"
 #include "engine/failure/watched_group.h"
 #include "engine/gradient_drop.h"
-#include "engine/live_status.h"
 
 namespace brigade {
 
@@ -46,8 +45,6 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::shared_ptr<Hook> hook;
   std::shared_ptr<engine::Engine> engine;
   ProcessGroup hook_group;
-  // Tells of steps while there is no engine that would.
-  std::optional<engine::LiveStatus> live_without_hook;
   // What the caller set as a hook; `hook` is it, with mixed precision in another dtype,
   // with in_backward what steps behind it.
   std::shared_ptr<Hook> callers_hook;
@@ -118,8 +115,6 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void agree_on_hook();
   void agree_on_layout();
   void agree_on_engine();
-  // To those who watch the job, where no engine does it.
-  void tell_of_step();
   void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
   void rebuild_buckets();

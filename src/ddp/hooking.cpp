@@ -107,13 +107,6 @@ void DdpCore::State::agree_on_engine() {
   make_reducer();
 }
 
-void DdpCore::State::tell_of_step() {
-  if (engine) return live_without_hook.reset();
-  if (!syncs()) return;
-  if (!live_without_hook) live_without_hook.emplace();
-  live_without_hook->begin_step("none");
-}
-
 // A gradient that is in its bucket is not needed any more: its memory serves those that are
 // still to come. Where parameters may be unused the hook must see first which have one, and
 // drops them itself.

@@ -5,7 +5,6 @@
 
 #include "base/exception_text.h"
 #include "brigade/error.h"
-#include "group/live/rank_page.h"
 
 namespace brigade {
 namespace {
@@ -172,12 +171,6 @@ void ElasticJob::State::join(const Place& place) {
   plan.timeout = timeout_;
   plan.abort = place.abort;
   group_ = group::join_generation(plan);
-  if (auto* page = group::RankPage::of_this_process()) {
-    page->update([&](group::RankStatus& status) {
-      status.generation = place.generation;
-      status.members = plan.size;
-    });
-  }
 }
 
 void ElasticJob::State::say_formed() {

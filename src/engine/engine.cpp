@@ -57,7 +57,6 @@ void Engine::close() {
     std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
     closed_by_ = std::this_thread::get_id();
-    live_.close();
   }
   watcher_.stop();
   pipeline_->stop(kGrace);
@@ -145,7 +144,6 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
   std::lock_guard lock(mutex_);
   if (bucket.index() == 0) {
     traffic_.begin_step();
-    live_.begin_step(hook_->name());
     ++step_;
   }
   if (group_.size() > 1) watcher_.start();
@@ -154,7 +152,6 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
   auto run = std::make_shared<BucketRun>(shared_from_this(), pipeline_, std::move(hook),
                                          std::move(bucket), tickets_++, step_);
   traffic_.started(run->started);
-  live_.started(run->bucket.buffer(), run->started);
   outstanding_.emplace(run->ticket, run);
   return run;
 }
@@ -212,7 +209,6 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   const HookTraffic cost = run.total_cost(now);
   std::lock_guard lock(mutex_);
   traffic_.ended(cost, run.started, now);
-  live_.ended(run.bucket.index(), cost, run.started, now);
   {
     std::lock_guard counting(run.counting);
     traffic_.add_parts(run.part_costs);

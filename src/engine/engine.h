@@ -18,7 +18,6 @@
 #include "engine/failure/device_work.h"
 #include "engine/failure/failure_store.h"
 #include "engine/failure/watcher.h"
-#include "engine/live_status.h"
 #include "engine/pipeline.h"
 #include "engine/station_groups.h"
 #include "engine/trace.h"
@@ -142,7 +141,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint32_t tickets_ = 0;
   int64_t step_ = -1;
   TrafficMeter traffic_;
-  LiveStatus live_;
   std::string shape_;  // of the present hook's exchanges; empty: flat
   bool agreed_ = false;
   std::string failure_;

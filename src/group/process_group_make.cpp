@@ -107,8 +107,7 @@ bool on_one_machine(const State& state) {
   });
 }
 
-// `master`: the store's host, unless the launcher names node 0's: where workers reach the
-// store through their own host's launcher.
+// `master`: the store's host.
 torch_port::GlooOptions choose_gloo(const State& state, const std::string& interface,
                                     const std::string& master) {
   torch_port::GlooOptions gloo;
@@ -118,8 +117,7 @@ torch_port::GlooOptions choose_gloo(const State& state, const std::string& inter
   if (!gloo.interface.empty()) {
     gloo.address.clear();
   } else if (!on_one_machine(state)) {
-    auto first_host = group::process_environment()("BRIGADE_MASTER_ADDR");
-    gloo.address = group::outward_address(first_host.value_or(master));
+    gloo.address = group::outward_address(master);
   }
   return gloo;
 }

@@ -89,7 +89,23 @@ c10::intrusive_ptr<c10d::Store>& hosted_store(const std::string& address) {
   return (*stores)[address];
 }
 
-MeetingPoint meet_over_tcp(Master master, const Environment& environment,
+// A worker that has come to the store of another job, whose launcher has the same port,
+// must not take a rank there. Other launchers than ours write no run id: then nothing is
+// compared, nor waited for.
+void check_job(c10d::Store& store, const std::string& address, const Lookup& lookup) {
+  if (!store.check({kRunIdKey})) return;
+  const std::string there = store.get_to_str(kRunIdKey);
+  const auto here = lookup("TORCHELASTIC_RUN_ID");
+  if (here == there) return;
+  throw RendezvousError(
+      "the store at " + address + " is that of the job '" + there +
+      "', and this process is of " +
+      (here ? "the job '" + *here + "'" : std::string("none (no TORCHELASTIC_RUN_ID)")) +
+      "; give each job a master port of its own");
+}
+
+MeetingPoint meet_over_tcp(Master master, const Lookup& lookup,
+                           const Environment& environment,
                            std::chrono::milliseconds timeout) {
   const bool host_it = environment.rank == 0 && !environment.agent_store;
   // All of one host: loopback, whatever name the host was given.
@@ -104,6 +120,7 @@ MeetingPoint meet_over_tcp(Master master, const Environment& environment,
       return open_tcp(master, environment, host_it, deadline, timeout);
     });
     store = c10::make_intrusive<WatchedStore>(std::move(opened), std::move(watchdog));
+    if (!host_it) check_job(*store, address, lookup);
   }
   return {store, master.host};
 }
@@ -112,13 +129,13 @@ MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
                              const Environment& environment,
                              std::chrono::milliseconds timeout) {
   if (method.empty() || method == "env://") {
-    return meet_over_tcp(read_master(lookup, environment), environment, timeout);
+    return meet_over_tcp(read_master(lookup, environment), lookup, environment, timeout);
   }
   if (method.rfind("tcp://", 0) == 0) {
     // A launcher's store is where the variables say, and nowhere else.
     Environment own = environment;
     own.agent_store = false;
-    return meet_over_tcp(parse_tcp(method), own, timeout);
+    return meet_over_tcp(parse_tcp(method), lookup, own, timeout);
   }
   const bool in_folder = method.rfind("file:", 0) == 0;
   throw ConfigError("init_method='" + method + "': expected env:// or tcp://HOST:PORT" +

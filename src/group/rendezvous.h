@@ -15,9 +15,13 @@ struct MeetingPoint {
   std::string host;
 };
 
+// Where a launcher of Brigade's writes its job's run id into the store that it hosts.
+inline constexpr const char* kRunIdKey = "brigade/run_id";
+
 // Connects to the store that `init_method` names; rank 0 hosts it where no launcher does.
 // The store of a group on one host listens on loopback only. Throws ConfigError for a bad
-// method, RendezvousError when the store cannot be hosted or reached within `timeout`.
+// method, RendezvousError when the store cannot be hosted or reached within `timeout`, or
+// is another job's.
 MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
                   const Environment& environment, std::chrono::milliseconds timeout);
 

@@ -13,7 +13,6 @@
 #include <fstream>
 
 #include "base/files/error_file.h"
-#include "group/live/rank_page.h"
 #include "group/store/mailbox.h"
 #include "launch/workers/worker_streams.h"
 
@@ -35,9 +34,6 @@ struct Worker {
   int rank;
   int local_rank;
   std::unique_ptr<WorkerStreams> streams;
-  // Null until it has printed a loss.
-  std::unique_ptr<group::RankPage> printed;
-  std::int64_t losses_shown = 0;
   pid_t pid = -1;
   int pidfd = -1;
   bool exited = false;
@@ -49,8 +45,6 @@ struct Worker {
   bool stopped = false;
   // An elastic job went on without it.
   bool forgiven = false;
-  // Another worker has its rank.
-  bool replaced = false;
   system_clock::time_point when;
 };
 
@@ -94,14 +88,12 @@ class Attempt {
   void start(int local_rank);
   void wait();
   void pump();
-  void show_losses(Worker& worker);
   void take_signals();
   void collect_exits();
   bool goes_on_without(Worker& worker);
   void retire(Worker& worker);
-  void take_turn();
+  void ask_the_job();
   void drain(Worker& worker);
-  void look_elsewhere();
   void enforce_limits();
   bool over();
   void end_all(int signal);
@@ -118,6 +110,7 @@ class Attempt {
   WorkerFamily& family_;
   Watcher& watcher_;
   std::vector<Worker> workers_;
+  Actions actions_;
   AttemptResult result_;
   steady_clock::time_point started_ = steady_clock::now();
   bool ending_ = false;
@@ -146,13 +139,13 @@ Attempt::~Attempt() {
 AttemptResult Attempt::run() {
   for (int i = 0; i < plan_.workers; ++i) start(i);
   if (plan_.started) plan_.started();
+  ask_the_job();
   while (!over()) {
     wait();
     pump();
     take_signals();
     collect_exits();
-    take_turn();
-    look_elsewhere();
+    ask_the_job();
     enforce_limits();
   }
   finished_ = true;
@@ -164,7 +157,6 @@ AttemptResult Attempt::run() {
 void Attempt::start(int local_rank) {
   const int rank = plan_.first_rank + local_rank;
   const int number = static_cast<int>(workers_.size());
-  for (Worker& worker : workers_) worker.replaced |= worker.rank == rank;
   std::string folder = plan_.folder + "/" + std::to_string(local_rank);
   if (number >= plan_.workers) folder += "_" + std::to_string(number);
   std::filesystem::create_directories(folder);
@@ -172,12 +164,8 @@ void Attempt::start(int local_rank) {
   worker.streams = std::make_unique<WorkerStreams>(options_, rank, local_rank, folder);
   WorkerSpec spec{.rank = rank, .environment = plan_.environment(local_rank)};
   spec.environment["TORCHELASTIC_ERROR_FILE"] = folder + "/error.json";
-  spec.environment[group::kStatusFile] =
-      plan_.status->page_for(rank, /*replaces=*/number >= plan_.workers);
-  if (plan_.steward) {
-    spec.environment[group::kWorkerNumber] =
-        std::to_string(plan_.steward->first_number() + number);
-  }
+  if (const auto first = plan_.control.first_number())
+    spec.environment[group::kWorkerNumber] = std::to_string(*first + number);
   spec.in = worker.streams->in();
   spec.out = worker.streams->out();
   spec.err = worker.streams->err();
@@ -191,12 +179,12 @@ void Attempt::start(int local_rank) {
   // Wakes the loop when the worker ends; on a kernel without it the loop wakes by itself.
   worker.pidfd = static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0));
   workers_.push_back(std::move(worker));
-  if (plan_.steward) plan_.steward->started(number, local_rank);
+  plan_.control.started(number, local_rank);
 }
 
 void Attempt::wait() {
   std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
-  if (plan_.elsewhere_fd >= 0 && !ending_) fds.push_back({plan_.elsewhere_fd, POLLIN, 0});
+  if (!ending_) fds.push_back({plan_.control.fd(), POLLIN, 0});
   bool soon = ending_ || settle_until_.has_value();
   bool all_exited = true;
   for (Worker& worker : workers_) {
@@ -208,14 +196,13 @@ void Attempt::wait() {
       if (output && output->fd() >= 0) fds.push_back({output->fd(), POLLIN, 0});
     }
   }
-  milliseconds limit{1000};
+  milliseconds limit = actions_.sleep;
   if (options_.wall) {
     const auto left = *options_.wall - (steady_clock::now() - started_);
     limit = std::clamp(std::chrono::ceil<milliseconds>(left), milliseconds(0), limit);
   }
   // Children that outlive their worker wake nobody: look again soon.
   if (soon || all_exited) limit = std::min(limit, milliseconds(10));
-  if (plan_.steward) limit = std::min(limit, plan_.steward->patience());
   poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
 }
 
@@ -228,27 +215,7 @@ void Attempt::pump() {
       result_.interrupted = SIGPIPE;
       end_all(SIGTERM);
     }
-    show_losses(worker);
   }
-}
-
-void Attempt::show_losses(Worker& worker) {
-  // What it wrote last must not take the page of the worker that replaces it.
-  if (worker.forgiven || worker.replaced) return;
-  PrintedLosses losses;
-  for (int stream : {1, 2}) {
-    if (const WorkerOutput* output = worker.streams->output(stream))
-      losses = losses.with(output->losses());
-  }
-  if (losses.count == worker.losses_shown) return;
-  if (!worker.printed) worker.printed = plan_.status->printed_page_for(worker.rank);
-  worker.losses_shown = losses.count;
-  if (!worker.printed) return;
-  worker.printed->update([&](group::RankStatus& status) {
-    status.losses = losses.count;
-    status.bad_losses = losses.bad;
-    status.loss = losses.last;
-  });
 }
 
 void Attempt::take_signals() {
@@ -276,14 +243,15 @@ void Attempt::collect_exits() {
     worker.when = system_clock::now();
     (info.si_code == CLD_EXITED ? worker.exit_code : worker.signal) = info.si_status;
     worker.failed = !ending_ && (worker.exit_code || worker.signal);
-    if (plan_.steward && !ending_ && goes_on_without(worker)) retire(worker);
+    if (!ending_ && goes_on_without(worker)) retire(worker);
   }
   pump();
   if (ending_) return;
   for (const Worker& worker : workers_) {
     if (!worker.failed) continue;
-    if (plan_.steward) result_.over = plan_.steward->over();
-    if (plan_.steward || !lost_its_peer(worker)) return end_all(SIGTERM);
+    result_.over = plan_.control.over();
+    const bool elastic = plan_.control.first_number().has_value();
+    if (elastic || !lost_its_peer(worker)) return end_all(SIGTERM);
     if (!settle_until_) settle_until_ = steady_clock::now() + kSettle;
   }
 }
@@ -295,7 +263,7 @@ bool Attempt::goes_on_without(Worker& worker) {
       (name ? std::string(" ended by SIG") + name
             : " ended with exit code " + std::to_string(worker.exit_code));
   const bool well = !worker.exit_code && !worker.signal;
-  return plan_.steward->goes_on_without(worker.number, well, how) && !well;
+  return plan_.control.goes_on_without(worker.number, well, how) && !well;
 }
 
 // An elastic job may lose a thousand workers: nothing of them stays.
@@ -311,31 +279,17 @@ void Attempt::retire(Worker& worker) {
   worker.pidfd = -1;
 }
 
-void Attempt::take_turn() {
-  if (!plan_.steward || ending_) return;
-  const Steward::Wishes wishes = plan_.steward->turn();
-  if (!plan_.steward->over().empty()) {
-    result_.over = plan_.steward->over();
-    return end_all(SIGTERM);
-  }
-  for (const int number : wishes.kill) {
+void Attempt::ask_the_job() {
+  if (ending_) return;
+  actions_ = plan_.control.poll();
+  result_.ended_elsewhere = actions_.ended_elsewhere;
+  result_.over = plan_.control.over();
+  if (result_.ended_elsewhere || !result_.over.empty()) return end_all(SIGTERM);
+  for (const int number : actions_.kill) {
     const Worker& worker = workers_.at(static_cast<size_t>(number));
     if (!worker.exited) kill(-worker.pid, SIGKILL);
   }
-  for (const int local_rank : wishes.start) start(local_rank);
-  if (!wishes.finished) return;
-  for (const Worker& worker : workers_) {
-    if (worker.exited || plan_.steward->is_member(worker.number)) continue;
-    kill(-worker.pid, SIGKILL);
-  }
-}
-
-void Attempt::look_elsewhere() {
-  if (ending_) return;
-  const bool over = plan_.elsewhere_fd >= 0 && plan_.elsewhere();
-  if (!over && !(plan_.broken && plan_.broken())) return;
-  result_.ended_elsewhere = true;
-  end_all(SIGTERM);
+  for (const int local_rank : actions_.start) start(local_rank);
 }
 
 void Attempt::enforce_limits() {
@@ -357,10 +311,10 @@ void Attempt::enforce_limits() {
 bool Attempt::over() {
   const auto exited = [](const Worker& worker) { return worker.exited; };
   if (!std::ranges::all_of(workers_, exited)) return false;
-  if (!ending_ && plan_.steward && plan_.steward->must_stay()) return false;
+  if (!ending_ && actions_.stay) return false;
   // All here only lost their peer: the cause may show on another host.
   const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
-  if (settling && plan_.elsewhere_fd >= 0) return false;
+  if (settling && plan_.control.fd() >= 0) return false;
   if (family_.living().empty()) return true;
   if (!ending_) end_all(SIGTERM);
   if (steady_clock::now() < kill_at_ + kUnkillable) return false;
@@ -370,7 +324,7 @@ bool Attempt::over() {
 
 void Attempt::end_all(int signal) {
   const bool failed = std::ranges::any_of(workers_, &Worker::failed);
-  if (failed && plan_.failed && !result_.ended_elsewhere) plan_.failed();
+  if (failed && !result_.ended_elsewhere) plan_.control.failed();
   for (Worker& worker : workers_)
     worker.stopped |= !worker.exited && failed && stands_still(worker.pid);
   ending_ = true;

@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "brigade/launch.h"
-#include "launch/elastic/steward.h"
 #include "launch/held_signals.h"
-#include "launch/watch/status_folder.h"
+#include "launch/job_control.h"
 #include "launch/workers/spawn.h"
 #include "launch/workers/worker_family.h"
 
@@ -16,34 +15,22 @@ namespace brigade::launching {
 
 // What the attempt needs to know about the rest of the job.
 struct AttemptPlan {
+  JobControl& control;
   int attempt = 0;
   int workers = 0;
   // Of this host's first worker.
   int first_rank = 0;
-  std::string host;
+  std::string host = {};
   // This attempt's folder, with a subfolder for each local rank.
-  std::string folder;
+  std::string folder = {};
   bool folder_is_kept = false;
-  std::chrono::milliseconds grace;
+  std::chrono::milliseconds grace = {};
   // The environment of the worker with that local rank.
-  std::function<std::map<std::string, std::string>(int local_rank)> environment;
-  // Of an elastic job; null: the first worker that fails ends the attempt.
-  Steward* steward = nullptr;
-  // Where the workers show what they do.
-  StatusFolder* status = nullptr;
+  std::function<std::map<std::string, std::string>(int local_rank)> environment = {};
   // Further descriptors of the launcher, for workers to close.
-  std::vector<int> launchers_own;
+  std::vector<int> launchers_own = {};
   // Called once the workers run; only from then on may the launcher have threads.
-  std::function<void()> started;
-  // Called as soon as a worker has failed here, before the others are ended.
-  std::function<void()> failed;
-  // Readable when something happened elsewhere (-1: nowhere else); then `elsewhere` says
-  // whether the attempt is over.
-  int elsewhere_fd = -1;
-  std::function<bool()> elsewhere;
-  // Whether the workers' way to the store is broken; asked once a second. Ends the attempt
-  // as `elsewhere` does.
-  std::function<bool()> broken;
+  std::function<void()> started = {};
 };
 
 struct AttemptResult {

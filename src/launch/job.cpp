@@ -10,9 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "group/environment.h"
-#include "launch/admission/first_node.h"
-#include "launch/admission/forwarder.h"
-#include "launch/admission/secret.h"
+#include "group/network.h"
 #include "launch/attempt.h"
 #include "launch/elastic/guest_steward.h"
 #include "launch/elastic/job_steward.h"
@@ -20,7 +18,6 @@
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
-#include "launch/watch/job_watch.h"
 #include "launch/workers/worker_environment.h"
 
 namespace brigade::launching {
@@ -44,24 +41,39 @@ milliseconds seconds_from(const char* variable, milliseconds fallback) {
   return milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
-// Out of the environment first, whichever counts: workers must not inherit it.
-std::shared_ptr<const Secret> secret_of(const LaunchOptions& options) {
-  auto named = Secret::from_environment();
-  return options.secret_file.empty() ? std::move(named)
-                                     : Secret::from_file(options.secret_file);
-}
-
 std::string host_name() {
   char name[256] = "?";
   gethostname(name, sizeof name - 1);
   return name;
 }
 
+// A job's store, before this launcher has opened it.
+struct PreparedStore {
+  int port = 0;
+  StoreOpener open;
+  // Where this launcher hosts it: the socket it will listen on, for workers to close.
+  std::vector<int> descriptors = {};
+};
+
+// One attempt of a job on several hosts: the first failure, on whichever of them, ends it.
+class NodesControl : public JobControl {
+ public:
+  explicit NodesControl(NodeLink& link) : link_(link) {}
+  void failed() override { link_.claim(); }
+  int fd() const override { return link_.fd(); }
+  Actions poll() override {
+    const NodeNews news = link_.news();
+    return {.ended_elsewhere = news.claimed_by || !news.lost.empty()};
+  }
+
+ private:
+  NodeLink& link_;
+};
+
 class Job {
  public:
   Job(int workers, const WorkerBody& body, const LaunchOptions& options)
-      : secret_(secret_of(options)),
-        workers_(workers),
+      : workers_(workers),
         body_(body),
         options_(options),
         grace_(options.grace ? *options.grace
@@ -70,10 +82,9 @@ class Job {
                                   : group::read_timeout(group::process_environment())
                                         .value_or(milliseconds(300'000))),
         family_(unique_mark()),
-        folder_(options,
-                "brigade_" + (options.run_id.empty() ? family_.mark() : options.run_id)),
-        watch_(workers, options, host_name()),
-        watcher_(family_, {folder_.kept() ? "" : folder_.path(), watch_.folder()}) {}
+        run_id_(options.run_id.empty() ? family_.mark() : options.run_id),
+        folder_(options, "brigade_" + run_id_),
+        watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
 
   void run();
 
@@ -89,10 +100,8 @@ class Job {
   std::optional<Verdict> run_as_guest();
   std::optional<Verdict> run_with_others(int attempt);
   std::optional<Verdict> wait_until_all_are_done(int attempt);
-  int prepare_store(int attempt, StoreOpener& opener);
-  int prepare_guarded_store(int attempt, StoreOpener& opener);
-  void open_doors();
-  NodeNews news();
+  PreparedStore host_store(std::uint16_t port) const;
+  PreparedStore reach_store() const;
   Place place_of_store(int attempt, int port) const;
   Place place_among(const NodeNews& news, int attempt) const;
   Verdict agree_on(std::optional<Verdict> own);
@@ -103,23 +112,19 @@ class Job {
   std::optional<Verdict> verdict_on(const AttemptResult& result) const;
   Verdict interrupted_by(int signal) const;
 
-  std::shared_ptr<const Secret> secret_;
   int workers_;
   const WorkerBody& body_;
   const LaunchOptions& options_;
   milliseconds grace_;
   milliseconds limit_;
   WorkerFamily family_;
+  const std::string run_id_;
   JobFolder folder_;
-  JobWatch watch_;
   Watcher watcher_;
   HeldSignals signals_;
   // With several hosts only.
   std::unique_ptr<NodeLink> link_;
   c10::intrusive_ptr<c10d::Store> restarted_store_;
-  // With several hosts and a secret only.
-  std::shared_ptr<Forwarder> forwarder_;
-  int workers_door_ = 0;
 };
 
 void Job::run() {
@@ -141,56 +146,40 @@ void Job::run() {
 
 std::optional<Verdict> Job::run_alone(int attempt) {
   // A store of its own for each attempt: nothing of the last one may be found in it.
-  const auto guarded = std::make_shared<GuardedStore>();
+  const PreparedStore prepared = host_store(options_.master_port);
   c10::intrusive_ptr<c10d::Store> store;
-  Forwarder forwarder(family_.mark(), limit_);
-  Listener door(options_.master_addr, options_.master_port);
-  forwarder.open_workers_door(door.release());
-  forwarder.lead_to(attempt, guarded);
-  AttemptPlan plan{.attempt = attempt};
+  JobControl alone;
   std::optional<JobSteward> steward;
-  if (options_.elastic) {
-    steward.emplace(options_, limit_);
-    plan.steward = &*steward;
-  }
-  plan.launchers_own = forwarder.fds();
-  for (int fd : guarded->fds()) plan.launchers_own.push_back(fd);
+  if (options_.elastic) steward.emplace(options_, limit_);
+  AttemptPlan plan{.control = steward ? *steward : alone,
+                   .attempt = attempt,
+                   .launchers_own = prepared.descriptors};
   plan.started = [&] {
-    store = guarded->serve();
-    forwarder.start();
+    std::string why;
+    store = prepared.open(why);
     if (steward) steward->serve(store);
   };
-  plan.broken = [&] { return !forwarder.failure().empty(); };
-  const Place place{.attempt = attempt,
-                    .world = workers_,
-                    .master = options_.master_addr,
-                    .port = door.port(),
-                    .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id};
-  const AttemptResult result = run_workers(plan, place);
-  if (result.ended_elsewhere) return Verdict{.text = forwarder.failure(), .final = true};
-  return verdict_on(result);
+  Place place = place_of_store(attempt, prepared.port);
+  place.world = workers_;
+  place.run_id = run_id_;
+  return verdict_on(run_workers(plan, place));
 }
 
 // The first host of an elastic job: others come and go.
 std::optional<Verdict> Job::run_first_host() {
-  StoreOpener opener;
-  const int port = secret_ ? prepare_guarded_store(0, opener) : prepare_store(0, opener);
+  const PreparedStore prepared = host_store(options_.master_port);
   std::string why;
-  const auto store = opener(why);
-  Place place = place_of_store(0, port);
+  const auto store = prepared.open(why);
+  Place place = place_of_store(0, prepared.port);
   place.world = workers_;
-  place.run_id = options_.run_id.empty() ? family_.mark() : options_.run_id;
+  place.run_id = run_id_;
   JobSteward steward(options_, limit_);
-  AttemptPlan plan{.steward = &steward};
+  AttemptPlan plan{.control = steward, .launchers_own = prepared.descriptors};
   plan.started = [&] {
     steward.serve(store);
     steward.open_to_guests(store, workers_, place.run_id);
   };
-  plan.broken = [&] { return forwarder_ && !forwarder_->failure().empty(); };
-  const AttemptResult result = run_workers(plan, place);
-  auto verdict = verdict_on(result);
-  if (result.ended_elsewhere)
-    verdict = Verdict{.text = forwarder_->failure(), .final = true};
+  const auto verdict = verdict_on(run_workers(plan, place));
   if (verdict) {
     steward.dismiss_guests(verdict->text, verdict->exit_code,
                            std::min(limit_, grace_ + milliseconds(5'000)));
@@ -199,10 +188,10 @@ std::optional<Verdict> Job::run_first_host() {
 }
 
 std::optional<Verdict> Job::run_as_guest() {
-  StoreOpener opener;
-  const int port = secret_ ? prepare_guarded_store(0, opener) : prepare_store(0, opener);
+  PreparedStore prepared = reach_store();
   const std::string address = group::endpoint(options_.master_addr, options_.master_port);
-  GuestLink link({host_name(), workers_}, address, std::move(opener), limit_);
+  GuestLink link({host_name(), workers_, options_.run_id}, address,
+                 std::move(prepared.open), limit_);
   while (!link.entry()) {
     if (const std::string lost = link.lost(); !lost.empty())
       return Verdict{.text = lost, .final = true};
@@ -211,105 +200,68 @@ std::optional<Verdict> Job::run_as_guest() {
     poll(fds, 2, 100);
   }
   const GuestLink::Entry entry = *link.entry();
-  Place place = place_of_store(0, port);
+  Place place = place_of_store(0, prepared.port);
   place.first_rank = entry.first_rank;
   place.world = entry.first_rank + workers_;
   place.node = entry.guest;
   place.run_id = entry.run_id;
   GuestSteward steward(link);
-  AttemptPlan plan{.steward = &steward};
-  plan.elsewhere_fd = link.fd();
-  plan.elsewhere = [] { return false; };  // the steward has read it
-  plan.broken = [&] { return forwarder_ && !forwarder_->failure().empty(); };
+  AttemptPlan plan{.control = steward};
   const AttemptResult result = run_workers(plan, place);
-  if (result.ended_elsewhere) return Verdict{.text = forwarder_->failure(), .final = true};
   auto verdict = verdict_on(result);
   if (verdict && !verdict->failure && !result.over.empty())
     verdict->exit_code = steward.exit_code();
   return verdict;
 }
 
-// Several hosts without a secret: everybody connects to the store itself. Gives its port.
-int Job::prepare_store(int attempt, StoreOpener& opener) {
-  const FirstNode first{options_.master_addr, options_.master_port, limit_};
-  if (options_.node_rank != 0) {
-    opener = [first](std::string& why) { return open_store(first, why); };
-    return first.port;
-  }
-  auto listener = std::make_shared<Listener>(first.host, attempt ? 0 : first.port);
-  const int port = listener->port();
-  // The first attempt's workers share the launchers' store, so that the port is the one
-  // that the user chose, and opened in a firewall perhaps.
-  if (attempt) restarted_store_ = listener->serve();
-  if (!attempt && !group::own_address(listener->fd()).loopback()) {
+// The port is taken from now on; 0: a free one.
+PreparedStore Job::host_store(std::uint16_t port) const {
+  auto listener = std::make_shared<Listener>(options_.master_addr, port);
+  const bool loopback = group::own_address(listener->fd()).loopback();
+  // Said once, not for the stores of restarts, which have ports of their own.
+  if (options_.nodes > 1 && port != 0 && !loopback) {
     std::fprintf(stderr,
-                 "brigade: no secret: whoever reaches %s can take part in this job or end "
-                 "it; see --secret\n",
-                 group::endpoint(first.host, first.port).c_str());
+                 "brigade: whoever reaches %s can take part in this job or end it; on a "
+                 "network that others share use WireGuard, see docs/launching.md\n",
+                 group::endpoint(options_.master_addr, port).c_str());
   }
-  opener = [listener](std::string&) { return listener->serve(); };
-  return port;
-}
-
-// Several hosts with a secret: one port for all attempts.
-int Job::prepare_guarded_store(int attempt, StoreOpener& opener) {
-  if (!forwarder_) open_doors();
-  if (options_.node_rank == 0) {
-    const auto store = std::make_shared<GuardedStore>();
-    if (attempt) restarted_store_ = store->serve();
-    opener = [store](std::string&) { return store->serve(); };
-    forwarder_->lead_to(attempt, store);
-    return options_.master_port;
-  }
-  forwarder_->begin(attempt);
-  const FirstNode first{options_.master_addr, options_.master_port, limit_};
-  const auto here = static_cast<std::uint16_t>(workers_door_);
-  opener = [=, secret = secret_,
-            forwarder = forwarder_](std::string& why) -> c10::intrusive_ptr<c10d::Store> {
-    const auto there = knock(first, secret, why);
-    if (!there) return nullptr;
-    forwarder->lead_to({*there, secret});
-    return open_store_through(here, first.limit);
+  PreparedStore prepared{.port = listener->port(), .descriptors = {listener->fd()}};
+  prepared.open = [listener = std::move(listener), id = run_id_](std::string&) {
+    return listener->serve(id);
   };
-  return options_.master_port;
+  return prepared;
 }
 
-void Job::open_doors() {
-  Listener workers("127.0.0.1", 0);
-  workers_door_ = workers.port();
-  forwarder_ = std::make_shared<Forwarder>(family_.mark(), limit_);
-  forwarder_->open_workers_door(workers.release());
-  if (options_.node_rank == 0) {
-    Listener launchers(options_.master_addr, options_.master_port);
-    forwarder_->open_launchers_door(launchers.release(), secret_);
-  }
-  forwarder_->start();
-}
-
-// The link's, and whether this host's own way to the store still works.
-NodeNews Job::news() {
-  NodeNews news = link_->news();
-  if (const std::string failure = forwarder_ ? forwarder_->failure() : "";
-      !failure.empty()) {
-    news.lost = failure;
-  }
-  return news;
+// That of node 0's launcher.
+PreparedStore Job::reach_store() const {
+  const std::string& host = options_.master_addr;
+  const std::uint16_t port = options_.master_port;
+  return {.port = port, .open = [host, port, limit = limit_](std::string& why) {
+            return open_store(host, port, limit, why);
+          }};
 }
 
 std::optional<Verdict> Job::run_with_others(int attempt) {
-  StoreOpener opener;
-  const int port =
-      secret_ ? prepare_guarded_store(attempt, opener) : prepare_store(attempt, opener);
+  // The first attempt's workers share the launchers' store, so that the port is the one
+  // that the user chose, and opened in a firewall perhaps.
+  const bool hosts = options_.node_rank == 0;
+  PreparedStore prepared =
+      hosts ? host_store(attempt ? 0 : options_.master_port) : reach_store();
+  const int port = prepared.port;
+  if (hosts && attempt) {
+    std::string why;
+    restarted_store_ = prepared.open(why);
+  }
   if (!link_) {
     NodeState self{.node_rank = options_.node_rank,
                    .nodes = options_.nodes,
                    .mark = family_.mark(),
                    .host = host_name(),
                    .workers = workers_,
-                   .run_id = options_.run_id.empty() ? family_.mark() : options_.run_id,
-                   .port = port};
-    link_ = std::make_unique<NodeLink>(self, options_, std::move(opener), limit_,
-                                       watch_.folder());
+                   .run_id = run_id_,
+                   .port = port,
+                   .given_run_id = options_.run_id};
+    link_ = std::make_unique<NodeLink>(self, options_, std::move(prepared.open), limit_);
   }
   link_->join(attempt, port);
   const auto all_here = [&](const NodeNews& news) {
@@ -322,13 +274,9 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
         Verdict{.text = joined.news.why_missing(attempt, limit_), .final = true});
   }
   if (!joined.news.lost.empty() || joined.news.verdict) return agree_on(std::nullopt);
-  AttemptPlan plan{.attempt = attempt};
-  plan.failed = [&] { link_->claim(); };
-  plan.elsewhere_fd = link_->fd();
-  plan.elsewhere = [&] {
-    const NodeNews news = this->news();
-    return news.claimed_by || !news.lost.empty();
-  };
+  NodesControl nodes(*link_);
+  AttemptPlan plan{
+      .control = nodes, .attempt = attempt, .launchers_own = prepared.descriptors};
   const AttemptResult result = run_workers(plan, place_among(joined.news, attempt));
   if (!result.good()) return agree_on(verdict_on(result));
   return wait_until_all_are_done(attempt);
@@ -352,8 +300,8 @@ std::optional<Verdict> Job::wait_until_all_are_done(int attempt) {
 
 Place Job::place_of_store(int attempt, int port) const {
   Place place{.attempt = attempt, .node = options_.node_rank};
-  place.master = secret_ ? "127.0.0.1" : options_.master_addr;
-  place.port = secret_ ? workers_door_ : port;
+  place.master = options_.master_addr;
+  place.port = port;
   return place;
 }
 
@@ -403,7 +351,7 @@ template <class Ready>
 Job::Wait Job::await(milliseconds limit, Ready ready) {
   const auto deadline = steady_clock::now() + limit;
   while (true) {
-    Wait wait{.news = news()};
+    Wait wait{.news = link_->news()};
     if (!wait.news.lost.empty() || ready(wait.news)) return wait;
     wait.signal = signals_.take();
     wait.in_time = steady_clock::now() < deadline;
@@ -421,15 +369,11 @@ AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
   plan.folder_is_kept = folder_.kept();
   plan.grace = grace_;
   plan.environment = [&](int local_rank) {
-    auto variables = worker_environment(local_rank, workers_, place, options_,
-                                        /*behind_forwarder=*/forwarder_ != nullptr);
+    auto variables = worker_environment(local_rank, workers_, place, options_);
     variables.emplace(WorkerFamily::kMarkName, family_.mark());
     return variables;
   };
-  watch_.begin(plan, place);
-  AttemptResult result = run_attempt(plan, body_, options_, signals_, family_, watcher_);
-  watch_.end();
-  return result;
+  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
 }
 
 std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {

@@ -7,7 +7,7 @@
 #include "group/network.h"
 #include "launch/link_thread.h"
 #include "launch/report.h"
-#include "launch/watch/node_pages.h"
+#include "launch/store.h"
 
 namespace brigade::launching {
 namespace {
@@ -16,10 +16,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+// Where a launcher of another job leaves word that it was here.
+constexpr const char* kRefused = "refused";
 // How often a node tells that it lives, and listens to the others.
 constexpr milliseconds kBeat{100};
-// How often it tells node 0 what its workers show.
-constexpr milliseconds kPages{500};
 
 std::string dump(const json& data) {
   return data.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -35,6 +35,7 @@ std::string encode(const NodeState& state) {
                {"phase", static_cast<int>(state.phase)},
                {"run_id", state.run_id},
                {"port", state.port},
+               {"given_run_id", state.given_run_id},
                {"beat", state.beat}});
 }
 
@@ -49,6 +50,7 @@ NodeState decode_state(const std::string& text) {
           .phase = static_cast<NodePhase>(data.at("phase").get<int>()),
           .run_id = data.at("run_id"),
           .port = data.at("port"),
+          .given_run_id = data.at("given_run_id"),
           .beat = data.at("beat")};
 }
 
@@ -87,7 +89,8 @@ std::string NodeNews::why_missing(int attempt, milliseconds limit) const {
   const std::string within = " within " + std::to_string(limit.count() / 1000) + " s";
   if (!lost.empty()) lost += " took part, was lost, and did not come back" + within;
   if (!never.empty()) never += " did not come" + within;
-  return lost + (lost.empty() || never.empty() ? "" : "; ") + never;
+  return lost + (lost.empty() || never.empty() ? "" : "; ") + never +
+         (refused.empty() ? "" : "; " + refused);
 }
 
 std::string NodeNews::missing(int attempt, NodePhase phase) const {
@@ -113,8 +116,6 @@ struct NodeLink::Shared : LinkThread {
   int port = 0;
   milliseconds limit;
   StoreOpener opener;
-  std::string status_folder;
-  steady_clock::time_point next_pages;
   c10::intrusive_ptr<c10d::Store> server;
   c10::intrusive_ptr<c10d::Store> store;
   bool introduced = false;
@@ -124,10 +125,10 @@ struct NodeLink::Shared : LinkThread {
 
   void loop();
   bool connect_store();
-  void introduce(const NodeState& state);
+  bool introduce(const NodeState& state);
+  void check_job(const NodeState& first, const NodeState& state);
   void talk_to_store();
   void hear(int node, const std::string& text);
-  void share_pages(int node_rank, int nodes);
   std::optional<std::string> read(const std::string& key);
 };
 
@@ -150,8 +151,33 @@ bool NodeLink::Shared::connect_store() {
   return true;
 }
 
-// Takes the node rank; the first one to come keeps it.
-void NodeLink::Shared::introduce(const NodeState& state) {
+// Before this launcher has written anything that the job at that address would take for one
+// of its own.
+void NodeLink::Shared::check_job(const NodeState& first, const NodeState& state) {
+  try {
+    check_run_ids(group::endpoint(host, port), first.given_run_id, state.given_run_id);
+  } catch (const RendezvousError&) {
+    const std::string text = "a launcher on " + state.host + " with the run id '" +
+                             state.given_run_id + "' was refused, for this job's is '" +
+                             first.given_run_id + "'";
+    store->set(kRefused, std::vector<std::uint8_t>(text.begin(), text.end()));
+    throw;
+  }
+}
+
+// Takes the node rank; the first one to come keeps it. False: node 0, which must come
+// first, has not yet.
+bool NodeLink::Shared::introduce(const NodeState& state) {
+  if (state.node_rank > 0) {
+    const auto first = read("node/0");
+    // What the launcher of an elastic job writes there first.
+    if (!first && server->check({"brigade/hosts/open"}))
+      throw RendezvousError("the job at " + group::endpoint(host, port) +
+                            " is elastic, and this launcher's is not; was it meant to say "
+                            "--join, or --elastic?");
+    if (!first) return false;
+    check_job(decode_state(*first), state);
+  }
   const std::string mine = encode(state);
   const std::string key = "node/" + std::to_string(state.node_rank);
   const auto held = store->compareSet(key, std::vector<std::uint8_t>{},
@@ -163,6 +189,7 @@ void NodeLink::Shared::introduce(const NodeState& state) {
                           "; give every host a --node-rank of its own");
   }
   introduced = true;
+  return true;
 }
 
 void NodeLink::Shared::hear(int node, const std::string& text) {
@@ -186,22 +213,6 @@ void NodeLink::Shared::hear(int node, const std::string& text) {
   news.nodes[static_cast<size_t>(node)] = state;
 }
 
-void NodeLink::Shared::share_pages(int node_rank, int nodes) {
-  const auto now = steady_clock::now();
-  if (status_folder.empty() || now < next_pages) return;
-  next_pages = now + kPages;
-  if (node_rank > 0) {
-    const std::string mine = pack_ranks(status_folder);
-    store->set("pages/" + std::to_string(node_rank),
-               std::vector<std::uint8_t>(mine.begin(), mine.end()));
-    return;
-  }
-  for (int node = 1; node < nodes; ++node) {
-    if (const auto bytes = read("pages/" + std::to_string(node)))
-      keep_node(status_folder, node, *bytes);
-  }
-}
-
 void NodeLink::Shared::talk_to_store() {
   NodeState state;
   bool claim = false;
@@ -213,7 +224,12 @@ void NodeLink::Shared::talk_to_store() {
     claim = claiming;
     verdict = own_verdict;
   }
-  if (!introduced) introduce(state);
+  if (!introduced && !introduce(state)) {
+    const std::scoped_lock lock(mutex);
+    last_heard = steady_clock::now();
+    news.nodes[static_cast<size_t>(state.node_rank)] = state;
+    return;
+  }
   const std::string prefix = "attempt_" + std::to_string(state.attempt);
   if (claim) {
     const std::string rank = std::to_string(state.node_rank);
@@ -233,9 +249,10 @@ void NodeLink::Shared::talk_to_store() {
   for (int node = 0; node < state.nodes; ++node) {
     if (const auto text = read("node/" + std::to_string(node))) hear(node, *text);
   }
-  share_pages(state.node_rank, state.nodes);
+  const auto refused = state.node_rank == 0 ? read(kRefused) : std::nullopt;
   const std::scoped_lock lock(mutex);
   last_heard = steady_clock::now();
+  if (refused) news.refused = *refused;
   // Meanwhile the next attempt may have begun: then this is no news.
   if (self.attempt != state.attempt) return;
   if (claimed) news.claimed_by = std::stoi(*claimed);
@@ -269,7 +286,7 @@ void NodeLink::Shared::loop() {
 }
 
 NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
-                   milliseconds limit, std::string status_folder)
+                   milliseconds limit)
     : shared_(std::make_shared<Shared>()) {
   shared_->news.nodes.resize(static_cast<size_t>(self.nodes));
   shared_->beats.resize(static_cast<size_t>(self.nodes));
@@ -278,7 +295,6 @@ NodeLink::NodeLink(NodeState self, const LaunchOptions& options, StoreOpener ope
   shared_->port = options.master_port;
   shared_->limit = limit;
   shared_->opener = std::move(opener);
-  shared_->status_folder = std::move(status_folder);
   start_link(shared_);
 }
 

@@ -38,6 +38,8 @@ struct NodeState {
   // use.
   std::string run_id;
   int port = 0;
+  // The run's id as the user gave it to this launcher; empty: it made one up.
+  std::string given_run_id;
   // Grows as long as the node lives.
   long beat = 0;
 };
@@ -57,6 +59,8 @@ struct NodeNews {
   // Of the current attempt.
   std::optional<int> claimed_by;
   std::optional<Verdict> verdict;
+  // On node 0: who came and was refused, for it is of another job; empty: nobody.
+  std::string refused;
   // Why the others cannot be heard any more; empty: they can.
   std::string lost;
 
@@ -77,10 +81,8 @@ using StoreOpener = std::function<c10::intrusive_ptr<c10d::Store>(std::string& w
 class NodeLink {
  public:
   // `limit`: how long the store, or a node, may be silent before it counts as lost.
-  // `status_folder`: where this host's workers can be watched, and on node 0 those of all;
-  // empty: nowhere.
   NodeLink(NodeState self, const LaunchOptions& options, StoreOpener opener,
-           std::chrono::milliseconds limit, std::string status_folder);
+           std::chrono::milliseconds limit);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;

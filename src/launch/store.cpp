@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
-#include <chrono>
+#include <utility>
 
+#include "brigade/error.h"
 #include "group/network.h"
+#include "group/rendezvous.h"
 #include "group/store/tcp_store.h"
 #include "group/store/watchdog.h"
 
@@ -25,20 +27,49 @@ namespace {
 
 // How long it may take until it answers its first call.
 constexpr std::chrono::milliseconds kFirstAnswer{10'000};
+// How long one try to reach another host's may take.
+constexpr std::chrono::milliseconds kOneTry{2000};
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> Listener::serve() {
+c10::intrusive_ptr<c10d::Store> Listener::serve(const std::string& run_id) {
   group::check_descriptors_of_store();
   c10d::TCPStoreOptions options;
   options.port = port_;
   options.isServer = true;
   options.waitWorkers = false;
-  options.masterListenFd = release();
+  options.masterListenFd = std::exchange(fd_, -1);
   group::Watchdog watchdog("the store of this launcher at " + group::endpoint(host_, port_),
                            kFirstAnswer);
-  return watchdog.watch("its first call", "",
-                        [&] { return group::open_tcp_store(host_, options); });
+  return watchdog.watch("its first call", "", [&] {
+    c10::intrusive_ptr<c10d::Store> store = group::open_tcp_store(host_, options);
+    store->set(group::kRunIdKey, run_id);
+    return store;
+  });
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, std::uint16_t port,
+                                           std::chrono::milliseconds limit,
+                                           std::string& why) {
+  // Whether somebody listens there by now; the store's own client would fill stderr
+  // meanwhile.
+  const auto deadline = std::chrono::steady_clock::now() + kOneTry;
+  const auto there = group::try_reach(host, port, deadline, &why);
+  if (!there) return nullptr;
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.waitWorkers = false;
+  options.timeout = limit;
+  return group::open_tcp_store(there->host(), options);
+}
+
+void check_run_ids(const std::string& address, const std::string& there,
+                   const std::string& here) {
+  if (there.empty() || here.empty() || there == here) return;
+  throw RendezvousError("the launcher of node 0 at " + address + " has the run id '" +
+                        there + "', and this one has '" + here +
+                        "': they are of two jobs; give all launchers of a job the same "
+                        "--rdzv-id, and each job a --master-port of its own");
 }
 
 }  // namespace brigade::launching

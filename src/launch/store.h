@@ -2,9 +2,9 @@
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 namespace c10d {
 class Store;
@@ -24,19 +24,30 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return fd_; }
-  // Gives the socket away.
-  int release() { return std::exchange(fd_, -1); }
   std::uint16_t port() const { return port_; }
-  const std::string& host() const { return host_; }
-  // Serves; takes the socket over. Starts threads, which end with the last reference.
-  // Throws Error when this process has too few descriptors left for a store; where the
-  // store does not answer for another reason, the process ends with a report.
-  c10::intrusive_ptr<c10d::Store> serve();
+  // Serves the job of that run id, which its workers find in it; takes the socket over.
+  // Starts threads, which end with the last reference. Throws Error when this process has
+  // too few descriptors left for a store; where the store does not answer for another
+  // reason, the process ends with a report.
+  c10::intrusive_ptr<c10d::Store> serve(const std::string& run_id);
 
  private:
   int fd_;
   std::string host_;
   std::uint16_t port_;
 };
+
+// Connects to the store of the launcher at that address, with that limit for its calls.
+// Null: nobody listens there yet, and why.
+c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, std::uint16_t port,
+                                           std::chrono::milliseconds limit,
+                                           std::string& why);
+
+// What launchers of two jobs are told that meet at one address. `there` and `here` are the
+// run ids that the user gave node 0's launcher and this one; empty: none was given, and the
+// launcher made one up, which is compared with nothing. Throws RendezvousError that names
+// both.
+void check_run_ids(const std::string& address, const std::string& there,
+                   const std::string& here);
 
 }  // namespace brigade::launching

@@ -9,7 +9,6 @@
 #include "base/files/atomic_file.h"
 #include "base/files/input_file.h"
 #include "brigade/error.h"
-#include "brigade/report/live.h"
 #include "brigade/report/metrics.h"
 #include "brigade/report/report.h"
 #include "brigade/report/timeline.h"
@@ -166,7 +165,6 @@ void TrainingLog::leave_out() {
 }
 
 void TrainingLog::step(double loss, const Extra& extra) {
-  show_loss(loss);
   State& state = *state_;
   const double taken = seconds_between(state.begin, LogClock::now());
   state.seconds += taken;

@@ -1,7 +1,6 @@
 // Elastic jobs of several hosts: network namespaces with cables between them.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -109,28 +108,26 @@ class ElasticHosts : public ::testing::Test {
 };
 
 TEST_F(ElasticHosts, AHostJoinsAndItsLauncherDies) {
-  const std::string secret = folder_.path() + "/secret";
-  std::ofstream(secret) << "one secret of all hosts\n";
-  chmod(secret.c_str(), 0600);
-  Command& stranger = start(1, {"--join", "10.78.1.1"});
+  Command& stranger = start(1, {"--join", "10.78.1.1", "--rdzv-id", "another"});
   // More than the test waits: the other host is not given up for its silence alone, but
   // because its workers are waited for.
   options_.environment["BRIGADE_TIMEOUT"] = "150";
   Command& first = start(0, {"--elastic", "--nnodes", "1:2", "--master-addr", "10.78.1.1",
-                             "--secret", secret});
+                             "--rdzv-id", "ours"});
   ASSERT_TRUE(wait_for_members(1)) << "one host is enough to begin";
   const CommandResult refused = stranger.finish();
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_TRUE(says(refused, "asks for the job's secret")) << refused.err;
-  Command& second = start(1, {"--join", "10.78.1.1:29500", "--secret", secret});
+  EXPECT_TRUE(says(refused, "has the run id 'ours', and this one has 'another'"))
+      << refused.err;
+  Command& second = start(1, {"--join", "10.78.1.1:29500", "--rdzv-id", "ours"});
   ASSERT_TRUE(wait_for_members(2));
-  Command& third = start(2, {"--join", "10.78.1.1", "--secret", secret});
+  Command& third = start(2, {"--join", "10.78.1.1"});
   const CommandResult full = third.finish();
   EXPECT_EQ(full.exit_code, 1);
   EXPECT_TRUE(says(full, "the job has all its 2 hosts")) << full.err;
   second.signal(SIGKILL);
   ASSERT_TRUE(wait_for_members(1)) << "the others go on without it";
-  Command& again = start(2, {"--join", "10.78.1.1", "--secret", secret});
+  Command& again = start(2, {"--join", "10.78.1.1"});
   ASSERT_TRUE(wait_for_members(2)) << "its place is free for another";
   end_training();
   const CommandResult result = first.finish();

@@ -27,10 +27,13 @@ class ElasticStewards : public ::testing::Test {
     }
     return true;
   }
-  std::unique_ptr<GuestLink> come(int workers) {
-    auto link = std::make_unique<GuestLink>(
-        GuestLink::Self{"the other", workers}, "here",
+  std::unique_ptr<GuestLink> link(int workers, const std::string& run_id = "") {
+    return std::make_unique<GuestLink>(
+        GuestLink::Self{"the other", workers, run_id}, "here",
         [store = store_](std::string&) { return store; }, kSteward);
+  }
+  std::unique_ptr<GuestLink> come(int workers, const std::string& run_id = "") {
+    auto link = this->link(workers, run_id);
     EXPECT_TRUE(becomes([&] { return link->entry().has_value(); }));
     return link;
   }
@@ -53,36 +56,32 @@ TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
   job.open_to_guests(store_, 1, "run");
   job.started(0, 0);
   const auto first = ready(0);
-  for (int i = 0; i < 3; ++i) job.turn();
+  for (int i = 0; i < 3; ++i) job.poll();
   EXPECT_EQ(first->receive_now(), std::nullopt) << "a host is missing";
 
   const auto link = come(2);
   EXPECT_EQ(link->entry()->first_rank, 1) << "behind those of the first host";
-  ASSERT_TRUE(becomes([&] {
-    job.turn();
-    return job.must_stay();
-  })) << "the host is not known";
-  for (int i = 0; i < 3; ++i) job.turn();
+  ASSERT_TRUE(becomes([&] { return job.poll().stay; })) << "the host is not known";
+  for (int i = 0; i < 3; ++i) job.poll();
   EXPECT_EQ(first->receive_now(), std::nullopt) << "its workers are missing";
 
   GuestSteward guest(*link);
-  const int number = guest.first_number();
+  const int number = guest.first_number().value();
   for (const int local : {0, 1}) guest.started(local, local);
   const auto second = ready(number), third = ready(number + 1);
   std::optional<std::string> place;
   EXPECT_TRUE(becomes([&] {
-    job.turn();
+    job.poll();
     return (place = first->receive_now()).has_value();
   }));
   EXPECT_EQ(place.value_or(""), "place 0 0 0," + std::to_string(number) + "," +
                                     std::to_string(number + 1) + " ");
 
   guest.goes_on_without(0, false, "rank 1 has ended");
-  EXPECT_TRUE(guest.must_stay()) << "it may be told to start another";
+  EXPECT_TRUE(guest.poll().stay) << "it may be told to start another";
   EXPECT_TRUE(becomes([&] {
-    job.turn();
-    guest.turn();
-    return !guest.must_stay();
+    job.poll();
+    return !guest.poll().stay;
   })) << "there is to be no other";
 }
 
@@ -101,9 +100,9 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
     if (book.silence(who, now) == std::chrono::milliseconds(0)) ++heard;
     return heard >= 3;  // the first may be its greeting
   }));
-  book.say(who, "kill " + std::to_string(guest.first_number() + 7));
+  book.say(who, "kill " + std::to_string(guest.first_number().value() + 7));
   std::vector<int> killed;
-  EXPECT_TRUE(becomes([&] { return !(killed = guest.turn().kill).empty(); }));
+  EXPECT_TRUE(becomes([&] { return !(killed = guest.poll().kill).empty(); }));
   EXPECT_EQ(killed, std::vector<int>{7});
 
   book.hear(now);
@@ -115,6 +114,18 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
   EXPECT_TRUE(book.hear(now).empty()) << "a guest that was struck out is heard";
 }
 
+TEST_F(ElasticStewards, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
+  GuestBook book(store_, 1, "one", "one");
+  const auto other = link(1, "two");
+  ASSERT_TRUE(becomes([&] { return !other->lost().empty(); }));
+  EXPECT_NE(other->lost().find("at here has the run id 'one', and this one has 'two'"),
+            std::string::npos)
+      << other->lost();
+  EXPECT_TRUE(book.hear(steady_clock::now()).empty());
+  // Its own id, or none of its own, is the job's.
+  for (const char* run_id : {"one", ""}) EXPECT_EQ(come(1, run_id)->entry()->run_id, "one");
+}
+
 TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
   LaunchOptions options;
   options.elastic = ElasticLaunch{.grace = std::chrono::milliseconds(0)};
@@ -122,11 +133,11 @@ TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
   job.serve(store_);
   job.started(0, 0);
   const auto member = ready(0);
-  job.turn();
+  job.poll();
   ASSERT_TRUE(member->receive_now().value_or("").starts_with("place 0"));
   job.started(1, 1);
   member->send("ready 0 1");
-  EXPECT_TRUE(job.turn().finished);
+  EXPECT_EQ(job.poll().kill, std::vector<int>{1}) << "it waits for a place for nothing";
   EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
   EXPECT_FALSE(job.goes_on_without(0, false, "rank 0 ended by SIGKILL"));
 }
@@ -139,17 +150,17 @@ TEST_F(ElasticStewards, AReplacementIsWaitedForBeforeItIsStarted) {
   job.serve(store_);
   for (const int worker : {0, 1}) job.started(worker, worker);
   const auto first = ready(0), second = ready(1);
-  job.turn();
+  job.poll();
   ASSERT_TRUE(first->receive_now().value_or("").starts_with("place 0"));
   EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
   first->send("ready 0 0");
-  EXPECT_EQ(job.turn().start, std::vector<int>{1});
+  EXPECT_EQ(job.poll().start, std::vector<int>{1});
   job.started(2, 1);
-  job.turn();
+  job.poll();
   while (const auto text = first->receive_now())
     EXPECT_FALSE(text->starts_with("place")) << *text;
   const auto replacement = ready(2);
-  job.turn();
+  job.poll();
   EXPECT_EQ(first->receive_now().value_or("").substr(0, 13), "place 1 0 0,2");
 }
 

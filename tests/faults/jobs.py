@@ -148,7 +148,7 @@ class Job:
         return words
 
     def variables(self, rank=None):
-        dropped = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "BRIGADE_SECRET", "BRIGADE_JOB"}
+        dropped = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "BRIGADE_JOB"}
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         ours = {"OMP_NUM_THREADS": "1", "BRIGADE_TIMEOUT": str(self.limit), "BRIGADE_GRACE": "2", "TMPDIR": str(self.temporary),
                 "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -77,9 +77,10 @@ class Child {
 
  private:
   static void enter(const Variables& variables) {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-                             "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
-                             "TORCHELASTIC_RESTART_COUNT", "BRIGADE_TIMEOUT"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+          "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
+          "TORCHELASTIC_RUN_ID", "BRIGADE_TIMEOUT"}) {
       unsetenv(name);
     }
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);

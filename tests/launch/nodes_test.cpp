@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "launch/child.h"
 #include "launch/several_nodes.h"
 
 namespace brigade {
@@ -150,6 +151,79 @@ TEST_F(Nodes, ANodeRankGivenTwiceIsRefused) {
   EXPECT_NE(said.find("node rank 1 is taken by a launcher on"), std::string::npos) << said;
 }
 
+TEST_F(Nodes, ALauncherOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
+  const std::string worker = testing::built_program("launch_worker");
+  auto first = node(0, {"--rdzv-id", "one", worker});
+  const CommandResult other = node(1, {"--rdzv-id", "two", worker})->finish();
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("the launcher of node 0 at 127.0.0.1:" + port_ +
+                           " has the run id 'one', and this one has 'two'"),
+            std::string::npos)
+      << other.err;
+  // The job still waits for its own second host. What a launcher makes up for itself, where
+  // it was given none, is not compared.
+  auto second = node(1, {worker});
+  for (Command* command : {first.get(), second.get()}) {
+    const CommandResult result = command->finish();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("sum 3"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(Nodes, ALauncherThatComesToAnElasticJobIsToldSo) {
+  Command first(brigade_run({"--elastic", "--nnodes", "1:2", "--master-addr", address_,
+                             "--master-port", port_, "sleep", "600"}),
+                options_);
+  const CommandResult other = node(1, {"true"})->finish();
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("the job at 127.0.0.1:" + port_ + " is elastic"),
+            std::string::npos)
+      << other.err;
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.finish().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(Nodes, TheFirstHostSaysInTheEndWhoWasRefused) {
+  options_.environment["BRIGADE_TIMEOUT"] = "4";
+  auto first = node(0, {"--rdzv-id", "one", "true"});
+  EXPECT_EQ(node(1, {"--rdzv-id", "two", "true"})->finish().exit_code, 1);
+  const CommandResult result = first->finish();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("node 1 did not come within 4 s; a launcher on "),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("with the run id 'two' was refused, for this job's is 'one'"),
+            std::string::npos)
+      << result.err;
+}
+
+TEST_F(Nodes, AWorkerAtTheStoreOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
+  const testing::TemporaryFolder folder;
+  Command command(
+      brigade_run({"-n", "2", "--rdzv-id", "theirs", "--master-port", port_,
+                   testing::built_program("launch_worker"), "wait", folder.path() + "/go"}),
+      options_);
+  ASSERT_TRUE(command.wait_for_output("[1] pid "));
+  testing::Variables variables{{"RANK", "1"},
+                               {"WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "127.0.0.1"},
+                               {"MASTER_PORT", port_}};
+  testing::Child alone(variables, [] { init_process_group(); });
+  testing::expect_outcome(alone.finish(), 3,
+                          {"is that of the job 'theirs', and this process is of none"});
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  variables["TORCHELASTIC_RUN_ID"] = "ours";
+  testing::Child child(variables, [] { init_process_group(); });
+  testing::expect_outcome(child.finish(), 3,
+                          {"the store at 127.0.0.1:" + port_ +
+                           " is that of the job "
+                           "'theirs', and this process is of the job 'ours'"});
+  folder.script("go", "");
+  const CommandResult result = command.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("[1] then 12"), std::string::npos) << result.out;
+}
+
 TEST_F(TwoHosts, WorkersOnBothTrainTogether) {
   const std::string worker = testing::built_program("launch_worker");
   auto second = host(1, {"-n", "2", worker});
@@ -157,11 +231,12 @@ TEST_F(TwoHosts, WorkersOnBothTrainTogether) {
   const CommandResult result0 = first->finish();
   const CommandResult result1 = second->finish();
   EXPECT_EQ(result0.exit_code, 0) << result0.err;
-  EXPECT_NE(result0.err.find("brigade: no secret: whoever reaches 10.77.0.1:29500 can "
-                             "take part in this job or end it; see --secret\n"),
+  EXPECT_NE(result0.err.find("brigade: whoever reaches 10.77.0.1:29500 can take part in "
+                             "this job or end it; on a network that others share use "
+                             "WireGuard, see docs/launching.md\n"),
             std::string::npos)
       << result0.err;
-  EXPECT_EQ(result1.err.find("secret"), std::string::npos) << result1.err;
+  EXPECT_EQ(result1.err.find("whoever"), std::string::npos) << result1.err;
   EXPECT_EQ(result1.exit_code, 0) << result1.err;
   EXPECT_EQ(result1.sorted_lines(),
             (std::vector<std::string>{"[2] rank 2 of 4 sum 10 restarts 0",

@@ -270,6 +270,14 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadUse{"NoProgram", {"-n", "2"}, 2, "no PROGRAM"},
         BadUse{"UnknownOption", {"--frobnicate", "true"}, 2, "unknown option --frobnicate"},
+        BadUse{"RemovedOption",
+               {"--metrics-port=9400", "true"},
+               2,
+               "unknown option --metrics-port: follow a training in TensorBoard"},
+        BadUse{"RemovedSecret",
+               {"--secret", "file", "true"},
+               2,
+               "unknown option --secret: launchers do not admit each other by a secret"},
         BadUse{"WorkersWord", {"-n", "two", "true"}, 2, "--nproc-per-node is 'two'"},
         BadUse{"WorkersNone", {"-n", "0", "true"}, 2, "--nproc-per-node is '0'"},
         BadUse{"WorkersNegative", {"-n", "-3", "true"}, 2, "--nproc-per-node is '-3'"},
@@ -301,6 +309,15 @@ TEST_P(RunCommandBadUse, ExitsWithOneClearLine) {
   EXPECT_EQ(result.exit_code, GetParam().exit_code);
   EXPECT_NE(result.err.find(GetParam().says), std::string::npos) << result.err;
   EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+}
+
+TEST(RunCommand, ASecretOfAnEarlierVersionIsNoSilentLoss) {
+  CommandOptions options{.environment = {{"BRIGADE_SECRET", "of all hosts"}}};
+  const auto result = run({"--nnodes", "2", "--master-addr", "127.0.0.1", "true"}, options);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("BRIGADE_SECRET is set, and means nothing"), std::string::npos)
+      << result.err;
+  EXPECT_EQ(result.err.find("of all hosts"), std::string::npos) << result.err;
 }
 
 TEST(RunCommand, APortInUseIsNamed) {

@@ -165,7 +165,7 @@ class Slurm(Launched):
 class Kubernetes(Launched):
     """No cluster can be had here: what the operator would do is done by hand."""
 
-    def pods(self, pods, workers, command, secret="sixteen bytes or more"):
+    def pods(self, pods, workers, command):
         """The output of all pods. The operator's variables: pkg/controller.v1/pytorch/envvar.go of kubeflow/training-operator."""
         started = []
         try:
@@ -175,7 +175,7 @@ class Kubernetes(Launched):
                 if workers:  # since nprocPerNode is known
                     variables |= {"PET_MASTER_ADDR": "node0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": pod, "PET_NNODES": pods,
                                   "PET_NPROC_PER_NODE": workers}
-                environment = clean_environment() | {name: str(value) for name, value in variables.items()} | {"BRIGADE_SECRET": secret}
+                environment = clean_environment() | {name: str(value) for name, value in variables.items()}
                 started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/",
                                                 stdin=subprocess.DEVNULL, env=environment))
             outputs = [pod.communicate(timeout=LIMIT)[0] for pod in started]

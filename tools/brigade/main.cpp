@@ -11,14 +11,15 @@
 #include "base/exception_text.h"
 #include "brigade/launch.h"
 #include "common/command.h"
+#include "common/removed.h"
 #include "common/standard_output.h"
 
 namespace {
 
 constexpr std::array kCommands{
-    &brigade::tool::add_bench, &brigade::tool::add_demo,  &brigade::tool::add_info,
-    &brigade::tool::add_plan,  &brigade::tool::add_run,   &brigade::tool::add_selftest,
-    &brigade::tool::add_top,   &brigade::tool::add_train,
+    &brigade::tool::add_bench, &brigade::tool::add_demo, &brigade::tool::add_info,
+    &brigade::tool::add_plan,  &brigade::tool::add_run,  &brigade::tool::add_selftest,
+    &brigade::tool::add_train,
 };
 
 int fail(const std::string& command, const char* what, int exit_code) {
@@ -31,6 +32,20 @@ int fail(const std::string& command, const char* what, int exit_code) {
 std::string command_name(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? "brigade" : "brigade " + chosen.front()->get_name();
+}
+
+// An error in the command line, which may be one of an earlier version.
+std::string explain(const CLI::ParseError& error, const std::string& name, int argc,
+                    char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool option = word.starts_with("--");
+    const std::string instead = option || i == 1 ? brigade::tool::instead_of(word) : "";
+    if (instead.empty()) continue;
+    return std::string("unknown ") + (option ? "option " : "command ") +
+           word.substr(0, word.find('=')) + ": " + instead;
+  }
+  return std::string(error.what()) + " (see " + name + " --help)";
 }
 
 // A "--" between the options of a subcommand and a program's name may be there or not;
@@ -68,7 +83,7 @@ int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
   return code == 0 && (std::fflush(stdout) != 0 || std::cout.bad()) ? 1 : code;
 } catch (const CLI::ParseError& error) {
   const std::string name = command_name(app);
-  return fail(name, (std::string(error.what()) + " (see " + name + " --help)").c_str(), 2);
+  return fail(name, explain(error, name, argc, argv).c_str(), 2);
 } catch (const brigade::ConfigError& error) {
   return fail(command_name(app), error.what(), 2);
 } catch (const brigade::LaunchError& error) {

@@ -3,32 +3,32 @@
 #include <set>
 
 #include "launch/elastic/hosts.h"
-#include "launch/elastic/steward.h"
+#include "launch/job_control.h"
 
 namespace brigade::launching {
 
-class GuestSteward : public Steward {
+class GuestSteward : public JobControl {
  public:
   // REQUIRES: `link` has its entry, and outlives this.
   explicit GuestSteward(GuestLink& link);
 
-  int first_number() const override { return guest_ * kNumbersAHost; }
+  std::optional<int> first_number() const override { return number_of(0); }
   void started(int worker, int local_rank) override;
   bool goes_on_without(int worker, bool ended_well, const std::string& how) override;
-  Wishes turn() override;
-  const std::string& over() const override { return over_; }
-  bool is_member(int worker) const override;
-  bool must_stay() const override;
-  std::chrono::milliseconds patience() const override;
+  int fd() const override { return link_.fd(); }
+  Actions poll() override;
+  std::string over() const override { return over_; }
   // What this launcher should exit with when it is over.
   int exit_code() const { return exit_code_; }
 
  private:
-  void read(const std::string& text, Wishes& wishes);
+  int number_of(int worker) const { return guest_ * kNumbersAHost + worker; }
+  bool is_member(int worker) const { return members_.contains(number_of(worker)); }
+  void read(const std::string& text, Actions& actions);
 
   GuestLink& link_;
   const int guest_;
-  int living_ = 0;
+  std::set<int> living_;
   int unanswered_ = 0;  // ends that were told of
   bool known_ = false;
   bool finished_ = false;

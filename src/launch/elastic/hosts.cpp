@@ -5,6 +5,7 @@
 #include "base/exception_text.h"
 #include "brigade/error.h"
 #include "launch/link_thread.h"
+#include "launch/store.h"
 
 namespace brigade::launching {
 namespace {
@@ -17,6 +18,8 @@ constexpr milliseconds kGuestBeat{100};
 
 // Set once guests may come; holds the run's id.
 constexpr const char* kOpen = "open";
+// The same where the user has given it, else empty.
+constexpr const char* kGivenRunId = "given_run_id";
 constexpr const char* kGuests = "guests";
 constexpr const char* kRanks = "ranks";
 
@@ -27,8 +30,9 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& s
 }  // namespace
 
 GuestBook::GuestBook(c10::intrusive_ptr<c10d::Store> store, int ranks,
-                     const std::string& run_id)
+                     const std::string& run_id, const std::string& given_run_id)
     : store_(part_of(store)), mail_(store_) {
+  store_->set(kGivenRunId, given_run_id);
   store_->add(kRanks, ranks);
   store_->set(kOpen, run_id);
 }
@@ -95,6 +99,7 @@ bool GuestLink::Shared::enter() {
     not_reached = why;
     return false;
   }
+  check_run_ids(address, store->get_to_str(kGivenRunId), self.given_run_id);
   Entry found;
   found.run_id = store->get_to_str(kOpen);
   found.guest = static_cast<int>(store->add(kGuests, 1));

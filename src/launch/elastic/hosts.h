@@ -39,7 +39,9 @@ class GuestBook {
  public:
   using Time = std::chrono::steady_clock::time_point;
   // From now on guests may come. `ranks`: those of the first host's own workers.
-  GuestBook(c10::intrusive_ptr<c10d::Store> store, int ranks, const std::string& run_id);
+  // `given_run_id`: as the user gave it; empty: this launcher made one up.
+  GuestBook(c10::intrusive_ptr<c10d::Store> store, int ranks, const std::string& run_id,
+            const std::string& given_run_id = "");
 
   // What has come since the last call, except beats.
   std::vector<std::pair<int, std::string>> hear(Time now);
@@ -62,6 +64,8 @@ class GuestLink {
   struct Self {
     std::string host;
     int workers = 0;
+    // As the user gave it; empty: whatever the job's is.
+    std::string given_run_id = {};
   };
   // What the first host knows it under.
   struct Entry {

@@ -38,6 +38,7 @@ std::string seconds_text(milliseconds time) {
 JobSteward::JobSteward(const LaunchOptions& options, milliseconds limit)
     : options_(*options.elastic),
       max_hosts_(options.nodes),
+      given_run_id_(options.run_id),
       limit_(limit),
       restarts_left_(options.max_restarts) {}
 
@@ -107,9 +108,9 @@ void JobSteward::replace(int worker, int local_rank) {
   }
 }
 
-Steward::Wishes JobSteward::turn() {
-  Wishes wishes;
-  if (!membership_) return wishes;
+Actions JobSteward::poll() {
+  Actions actions{.sleep = kIdle};
+  if (!membership_) return actions;
   const Time now = steady_clock::now();
   if (book_) hear_guests(now);
   // A host that has come to the beginning takes part with its workers.
@@ -120,16 +121,28 @@ Steward::Wishes JobSteward::turn() {
   // A replacement that is about to be started is one that is waited for.
   membership_->hold(hosts() < options_.min_nodes || starting || !to_start_.empty());
   membership_->turn(now);
-  wishes.finished = membership_->finished();
-  if (wishes.finished) to_start_.clear();
+  if (membership_->finished()) {
+    to_start_.clear();
+    actions.kill = late_workers();
+  }
   if (over_.empty() && !local_ranks_.empty()) {
     over_ = why_over(now);
     if (!over_.empty()) std::fprintf(stderr, "brigade: %s\n", over_.c_str());
   }
-  wishes.start = std::exchange(to_start_, {});
-  kill(membership_->take_stuck(), wishes);
-  if (book_) tell_guests(wishes);
-  return wishes;
+  actions.start = std::exchange(to_start_, {});
+  kill(membership_->take_stuck(), actions);
+  if (book_) tell_guests();
+  actions.stay = over_.empty() && !guests_.empty();
+  if (membership_->busy()) actions.sleep = kBusy;
+  return actions;
+}
+
+// All is done: this host's workers that wait for a place are not needed.
+std::vector<int> JobSteward::late_workers() const {
+  std::vector<int> late;
+  for (const auto& [worker, local_rank] : local_ranks_)
+    if (host_of(worker) == 0 && !membership_->is_member(worker)) late.push_back(worker);
+  return late;
 }
 
 // With several hosts, others may still come: for that there is a limit.
@@ -154,26 +167,22 @@ std::string JobSteward::why_over(Time now) {
   return why + "; no other came within " + seconds_text(limit_);
 }
 
-void JobSteward::kill(const std::vector<int>& stuck, Wishes& wishes) {
+void JobSteward::kill(const std::vector<int>& stuck, Actions& actions) {
   for (const int number : stuck) {
     const int host = host_of(number);
     if (host == 0) {
-      wishes.kill.push_back(number);
+      actions.kill.push_back(number);
     } else if (guests_.at(host).told_to_kill.insert(number).second) {
       book_->say(host, "kill " + std::to_string(number));
     }
   }
 }
 
-milliseconds JobSteward::patience() const {
-  return membership_ && membership_->busy() ? kBusy : kIdle;
-}
-
 // ---- guests -----------------------------------------------------------------------------
 
 void JobSteward::open_to_guests(const c10::intrusive_ptr<c10d::Store>& store, int workers,
                                 const std::string& run_id) {
-  book_ = std::make_unique<GuestBook>(store, workers, run_id);
+  book_ = std::make_unique<GuestBook>(store, workers, run_id, given_run_id_);
 }
 
 void JobSteward::hear_guests(Time now) {
@@ -259,18 +268,19 @@ void JobSteward::lose(int guest, const std::string& how, Time now) {
                over_.empty() ? "the others go on" : over_.c_str());
 }
 
-void JobSteward::tell_guests(const Wishes& wishes) {
+void JobSteward::tell_guests() {
+  const bool finished = membership_->finished();
   for (auto& [number, guest] : guests_) {
     if (membership_->known() && !std::exchange(guest.told_known, true))
       book_->say(number, "known");
-    if (!wishes.finished || told_finished_) continue;
+    if (!finished || told_finished_) continue;
     std::string members;
     for (const auto& [worker, local_rank] : local_ranks_)
       if (host_of(worker) == number && membership_->is_member(worker))
         members += (members.empty() ? "" : ",") + std::to_string(worker);
     book_->say(number, "finished " + members);
   }
-  told_finished_ = wishes.finished;
+  told_finished_ = finished;
 }
 
 void JobSteward::dismiss_guests(const std::string& text, int exit_code,

@@ -10,7 +10,7 @@
 #include "brigade/launch.h"
 #include "launch/elastic/hosts.h"
 #include "launch/elastic/membership.h"
-#include "launch/elastic/steward.h"
+#include "launch/job_control.h"
 
 namespace c10d {
 class Store;
@@ -19,7 +19,7 @@ class Store;
 namespace brigade::launching {
 
 // A worker's number and its place among this host's workers are the same here.
-class JobSteward : public Steward {
+class JobSteward : public JobControl {
  public:
   // `limit`: how long a worker may take to become ready, if it is more than a minute, and
   // how long another host may be silent.
@@ -34,16 +34,11 @@ class JobSteward : public Steward {
   void dismiss_guests(const std::string& text, int exit_code,
                       std::chrono::milliseconds limit);
 
-  int first_number() const override { return 0; }
+  std::optional<int> first_number() const override { return 0; }
   void started(int worker, int local_rank) override;
   bool goes_on_without(int worker, bool ended_well, const std::string& how) override;
-  Wishes turn() override;
-  const std::string& over() const override { return over_; }
-  bool is_member(int worker) const override {
-    return membership_ && membership_->is_member(worker);
-  }
-  bool must_stay() const override { return over_.empty() && !guests_.empty(); }
-  std::chrono::milliseconds patience() const override;
+  Actions poll() override;
+  std::string over() const override { return over_; }
 
  private:
   using Time = Membership::Time;
@@ -63,11 +58,13 @@ class JobSteward : public Steward {
   void welcome(int guest, const std::string& name, int workers);
   void lose_silent_guests(Time now);
   void lose(int guest, const std::string& how, Time now);
-  void tell_guests(const Wishes& wishes);
-  void kill(const std::vector<int>& stuck, Wishes& wishes);
+  void tell_guests();
+  void kill(const std::vector<int>& stuck, Actions& actions);
+  std::vector<int> late_workers() const;
 
   const ElasticLaunch options_;
   const int max_hosts_;
+  const std::string given_run_id_;
   const std::chrono::milliseconds limit_;
   int restarts_left_;
   std::unique_ptr<group::LauncherMailbox> mail_;

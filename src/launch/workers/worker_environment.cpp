@@ -7,8 +7,7 @@ namespace brigade::launching {
 
 std::map<std::string, std::string> worker_environment(int local_rank, int workers,
                                                       const Place& place,
-                                                      const LaunchOptions& options,
-                                                      bool behind_forwarder) {
+                                                      const LaunchOptions& options) {
   const std::string rank = std::to_string(place.first_rank + local_rank);
   const std::string world = std::to_string(place.world);
   std::map<std::string, std::string> variables{
@@ -27,8 +26,6 @@ std::map<std::string, std::string> worker_environment(int local_rank, int worker
       {"TORCHELASTIC_RUN_ID", place.run_id},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
-  // Which network leads to the other hosts does not show in the store's address then.
-  if (behind_forwarder) variables["BRIGADE_MASTER_ADDR"] = options.master_addr;
   const auto unless_set = [&](const char* name, const std::string& value) {
     if (!std::getenv(name)) variables[name] = value;
   };

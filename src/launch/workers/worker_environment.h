@@ -13,17 +13,15 @@ struct Place {
   int first_rank = 0;
   int world = 0;
   int node = 0;
-  // Of the store, as the workers reach it.
+  // Of the store.
   std::string master;
   int port = 0;
   std::string run_id;
 };
 
-// `workers`: of this host. `behind_forwarder`: the store is reached through this host's
-// launcher.
+// `workers`: of this host.
 std::map<std::string, std::string> worker_environment(int local_rank, int workers,
                                                       const Place& place,
-                                                      const LaunchOptions& options,
-                                                      bool behind_forwarder);
+                                                      const LaunchOptions& options);
 
 }  // namespace brigade::launching

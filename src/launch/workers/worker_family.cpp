@@ -88,8 +88,7 @@ bool has_ended(pid_t child, int& status) {
   }
 }
 
-[[noreturn]] void watch(int pipe, WorkerFamily family,
-                        const std::vector<std::string>& folders) {
+[[noreturn]] void watch(int pipe, WorkerFamily family, const std::string& folder) {
   prctl(PR_SET_NAME, "brigade-watch");
   setsid();
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
@@ -110,8 +109,7 @@ bool has_ended(pid_t child, int& status) {
   }
   kill_all(family);
   std::error_code ignored;
-  for (const std::string& folder : folders)
-    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+  if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
   _exit(0);
 }
 
@@ -150,8 +148,7 @@ void WorkerFamily::signal(int signal) const {
   for (pid_t worker : workers_) kill(-worker, SIGCONT);
 }
 
-Watcher::Watcher(const WorkerFamily& family,
-                 const std::vector<std::string>& temporary_folders) {
+Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(std::string("no pipe: ") + std::strerror(errno));
@@ -159,7 +156,7 @@ Watcher::Watcher(const WorkerFamily& family,
   if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
   if (pid_ == 0) {
     close(ends[1]);
-    watch(ends[0], family, temporary_folders);
+    watch(ends[0], family, temporary_folder);
   }
   close(ends[0]);
   pipe_ = ends[1];
@@ -198,10 +195,6 @@ std::string unique_mark() {
   std::ostringstream text;
   text << getpid() << '.' << std::hex << random() << random();
   return text.str();
-}
-
-bool carries_mark(pid_t process, const std::string& mark) {
-  return marked(std::to_string(process), mark);
 }
 
 }  // namespace brigade::launching

@@ -35,11 +35,12 @@ class WorkerFamily {
 
 // A process of its own that outlives the launcher by a moment: when the launcher dies
 // without a word, by SIGKILL say, it kills the family and removes the job's temporary
-// folders.
+// folder.
 class Watcher {
  public:
   // Forks. REQUIRES: as launch() with a function, unless this process only ever execs.
-  Watcher(const WorkerFamily& family, const std::vector<std::string>& temporary_folders);
+  // `temporary_folder`: empty where there is none.
+  Watcher(const WorkerFamily& family, const std::string& temporary_folder);
   // Tells it that all is over, and waits until it has gone; one that does not go, because
   // it is stopped, is killed. Says on stderr if somebody else has ended it.
   ~Watcher();
@@ -58,8 +59,5 @@ class Watcher {
 
 // A text that no other job has.
 std::string unique_mark();
-
-// Whether the process was started with that mark in its environment.
-bool carries_mark(pid_t process, const std::string& mark);
 
 }  // namespace brigade::launching

@@ -67,8 +67,7 @@ WorkerOutput::WorkerOutput(WorkerOutput&& other) noexcept
       line_(std::move(other.line_)),
       after_return_(other.after_return_),
       lost_(other.lost_),
-      last_lines_(std::move(other.last_lines_)),
-      losses_(other.losses_) {
+      last_lines_(std::move(other.last_lines_)) {
   other.options_.log = -1;
 }
 
@@ -125,7 +124,6 @@ bool WorkerOutput::show(const std::string& text) {
 void WorkerOutput::end_line(std::string& shown) {
   if (options_.console >= 0) shown += options_.prefix + line_ + "\n";
   last_lines_.add(line_);
-  if (const auto loss = printed_loss(line_)) losses_.add(*loss);
   line_.clear();
 }
 

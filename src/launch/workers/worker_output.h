@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/workers/printed_loss.h"
-
 namespace brigade::launching {
 
 // The end of what a worker wrote.
@@ -49,7 +47,6 @@ class WorkerOutput {
   // Warnings of torch's own and stack frames are kept apart: they push the worker's own
   // words out.
   const LastLines& last_lines() const { return last_lines_; }
-  const PrintedLosses& losses() const { return losses_; }
   // Why something could not be shown, a full disk for instance (errno); 0: all was.
   int lost() const { return lost_; }
 
@@ -65,7 +62,6 @@ class WorkerOutput {
   bool after_return_ = false;
   int lost_ = 0;
   LastLines last_lines_;
-  PrintedLosses losses_;
 };
 
 // "[rank] ", in colour when `console` is a terminal and NO_COLOR is not set.

@@ -37,11 +37,9 @@ ROWS = [
     Fault("all connections of the job are reset", (start, at_step(8), reset_connections), Ends(within=6), needs=("root",)),
     Fault("a stranger at the store: {}", (start, at_step(8), stranger("", "store")), TrainsOn(), jobs=("run", "bare", "py-run"),
           each=_VISITORS, quick=("run",)),
-    # A launcher's store lets nobody in who does not know its secret; without a launcher the keys may be needed, or not any more.
-    Fault("a stranger at the launcher's store: {}", (start, at_step(8), stranger("", "store")), TrainsOn(), jobs=("run",),
-          each=("every key deleted", "every key overwritten")),
-    Fault("a stranger at the store of rank 0: {}", (start, at_step(8), stranger("", "store")), EndsOrTrains(Ends()),
-          jobs=("bare", "py-bare"), each=("every key deleted", "every key overwritten")),
+    # The keys may be needed, or not any more.
+    Fault("a stranger at the store who knows its protocol: {}", (start, at_step(8), stranger("", "store")), EndsOrTrains(Ends()),
+          jobs=("run", "bare", "py-bare"), each=("every key deleted", "every key overwritten")),
     Fault("a stranger at rank 1's ports: {}", (start, at_step(8), stranger("", "rank 1")), TrainsOn(), jobs=("run", "bare"),
           each=_VISITORS[:9], quick=("bare",)),
 ]

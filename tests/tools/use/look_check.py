@@ -118,11 +118,17 @@ class LiveView(InFolder):
         self.assertIn("step 5/5", text)
 
     def test_every_subcommand_has_help_with_an_example(self):
-        for command in ("info", "selftest", "top", "train"):
+        for command in ("info", "selftest", "train"):
             text = self.good(command, "--help").stdout
             self.assertIn("Example", text)
             self.assertIn(f"brigade {command}", text)
             self.assertIn("--json", text)
+
+    def test_what_earlier_versions_had_is_unknown_and_the_error_says_what_to_use(self):
+        gone = self.run_it("top", "--once")
+        self.assertEqual(gone.returncode, 2)
+        self.assertTrue(gone.stderr.startswith("brigade: unknown command top: follow a training in TensorBoard"), gone.stderr)
+        self.refused(2, "unknown option --metrics-port: follow a training in TensorBoard", "train", "--metrics-port", "0")
 
     def test_ctrl_c_leaves_no_process_and_no_half_file(self):
         process = subprocess.Popen(

@@ -18,7 +18,6 @@ void add_info(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
-void add_top(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);
 
 }  // namespace brigade::tool

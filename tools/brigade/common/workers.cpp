@@ -125,9 +125,7 @@ Worker make_worker(const WorkerOptions& options, int local_rank) {
 }
 
 LaunchOptions launch_options(const WorkerOptions& options) {
-  LaunchOptions launch{.environment = options.environment,
-                       .prefix = false,
-                       .metrics_port = options.metrics_port};
+  LaunchOptions launch{.environment = options.environment, .prefix = false};
   // As many threads as cores would make every measurement one of their scheduling.
   if (options.measuring && !std::getenv("OMP_NUM_THREADS"))
     launch.environment["OMP_NUM_THREADS"] = "1";

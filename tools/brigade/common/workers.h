@@ -33,8 +33,6 @@ struct WorkerOptions {
   bool measuring = false;
   // Further variables of the workers.
   std::map<std::string, std::string> environment = {};
-  // As LaunchOptions::metrics_port.
-  std::optional<std::uint16_t> metrics_port = {};
 };
 // Adds -n, --backend and --device.
 void add_worker_options(CLI::App& command, WorkerOptions& options);

@@ -15,7 +15,7 @@
 #include "common/accelerator.h"
 #include "common/command.h"
 #include "common/libtorch_log.h"
-#include "common/options/metrics_option.h"
+#include "common/removed.h"
 
 namespace brigade::tool {
 namespace {
@@ -30,7 +30,6 @@ struct RunArguments {
   std::string endpoint;
   std::string backend = "static";
   std::string run_id;
-  std::string secret;
   std::optional<int> max_restarts = std::nullopt;  // not given: 0, or kReplacements
   bool elastic = false;
   std::string join;
@@ -43,7 +42,6 @@ struct RunArguments {
   std::string filter;
   bool module = false;
   bool no_python = false;
-  std::optional<std::uint16_t> metrics_port;
 };
 
 int to_int(const std::string& text, const std::string& flag, int smallest, int largest) {
@@ -197,13 +195,11 @@ LaunchOptions options_from(const RunArguments& given) {
   options.nodes = nodes.most;
   options.node_rank = arguments.standalone ? 0 : arguments.node_rank;
   if (!arguments.standalone) set_master(arguments, options);
-  options.secret_file = arguments.secret;
   options.run_id = arguments.run_id == "none" ? "" : arguments.run_id;
   const int replacements = arguments.elastic && arguments.replace ? kReplacements : 0;
   options.max_restarts = arguments.max_restarts.value_or(replacements);
   options.elastic = elastic_from(arguments);
   if (options.elastic) options.elastic->min_nodes = nodes.least;
-  options.metrics_port = arguments.metrics_port;
   options.log_dir = arguments.log_dir;
   options.redirects = streams(arguments.redirects, "--redirects");
   options.tee = streams(arguments.tee, "--tee");
@@ -220,7 +216,9 @@ std::vector<std::string> command_from(const RunArguments& arguments,
   if (program[0] == "--") program.erase(program.begin());
   if (program.empty()) throw ConfigError("no PROGRAM given (see brigade run --help)");
   if (program[0].starts_with('-')) {
-    throw ConfigError("unknown option " + program[0] + " (see brigade run --help)");
+    const std::string instead = instead_of(program[0]);
+    throw ConfigError("unknown option " + program[0].substr(0, program[0].find('=')) +
+                      (instead.empty() ? " (see brigade run --help)" : ": " + instead));
   }
   if (arguments.module && arguments.no_python) {
     throw ConfigError("--module and --no-python contradict each other");
@@ -239,6 +237,10 @@ std::vector<std::string> command_from(const RunArguments& arguments,
 
 void run(const RunArguments& arguments, const std::vector<std::string>& program) {
   const LaunchOptions options = options_from(arguments);
+  // Whoever set it for an earlier version relies on what is not there any more.
+  if (options.nodes > 1 && std::getenv("BRIGADE_SECRET"))
+    throw ConfigError("BRIGADE_SECRET is set, and means nothing: " +
+                      instead_of("--secret") + "; then unset it");
   const auto command = command_from(arguments, program);
   const int workers = count_workers(arguments.workers);
   if (!std::getenv("OMP_NUM_THREADS")) {
@@ -299,12 +301,6 @@ void add_run(CLI::App& app, int&) {
   add(*run_app, "", "master-port", a->master_port,
       "its port; one host: a free one, several: 29500")
       ->check(CLI::Range(0, 65'535));
-  run_app
-      ->add_option("--secret", a->secret,
-                   "FILE with the secret that admits the launchers of several hosts; the "
-                   "same on all, "
-                   "16 bytes or more, chmod 600; or the secret itself in BRIGADE_SECRET")
-      ->type_name("FILE");
   add(*run_app, "", "standalone", a->standalone,
       "one host, whatever else is said about hosts");
   add(*run_app, "", "max-restarts", a->max_restarts,
@@ -340,7 +336,6 @@ void add_run(CLI::App& app, int&) {
       "static or c10d: brigade does the same for both");
   add(*run_app, "", "rdzv-id", a->run_id,
       "name of the job, TORCHELASTIC_RUN_ID of the workers");
-  add_metrics_option(*run_app, a->metrics_port);
   run_app->callback([run_app, a] { run(*a, run_app->remaining()); });
 }
 

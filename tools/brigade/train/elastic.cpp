@@ -11,7 +11,6 @@
 #include "brigade/elastic.h"
 #include "brigade/hooks/registry.h"
 #include "brigade/optim/optimizer.h"
-#include "brigade/report/live.h"
 #include "brigade/report/report.h"
 #include "common/fingerprint.h"
 #include "common/records.h"
@@ -119,7 +118,6 @@ class ElasticRun {
       value.backward();
       loss = value.item<double>();
     });
-    if (done) report::show_loss(loss);
     const auto step = training_.steps();
     if (done) note(loss, std::chrono::steady_clock::now() - begin);
     if (done && !std::isfinite(loss)) {

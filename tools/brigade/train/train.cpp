@@ -13,7 +13,6 @@
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json_file.h"
-#include "common/options/metrics_option.h"
 #include "common/options/option_checks.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
@@ -130,7 +129,6 @@ void start_elastic(TrainOptions options) {
   launching.elastic = ElasticLaunch{.replace = true};
   launching.max_restarts = 10;
   launching.prefix = false;
-  launching.metrics_port = options.workers.metrics_port;
   launch(options.workers.workers, words, launching);
 }
 
@@ -155,11 +153,6 @@ void start(TrainOptions options, bool workers_given) {
   }
   if (inside && !options.link.empty()) {
     throw ConfigError("--link: only for workers that brigade train starts itself");
-  }
-  if (inside && options.workers.metrics_port) {
-    throw ConfigError(
-        "--metrics-port: a launcher has started this process as a worker; "
-        "give it to the launcher");
   }
   const auto link = asked_link(options);
   options.link = link ? link->rate() : "";
@@ -288,7 +281,6 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
       .add_option("--hosts", options.hosts,
                   "with --link: hosts that share the workers; else every worker is one")
       ->check(CLI::Range(1, 64));
-  add_metrics_option(command, options.workers.metrics_port);
   add_json_option(command, options.json);
 }
 

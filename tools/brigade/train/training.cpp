@@ -15,7 +15,6 @@
 #include "brigade/optim/in_backward.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/report/layer_error.h"
-#include "brigade/report/live.h"
 #include "brigade/report/training_log.h"
 #include "brigade/sampler.h"
 #include "checkpoint/folder_lock.h"
@@ -281,7 +280,6 @@ class Training {
     }
     const double value = loss.item<double>();
     const auto end = Clock::now() - sampling;
-    report::show_loss(value);
     if (log_) log_->end_of(Span::Kind::optimizer);
     ++step_;
     if (!std::isfinite(value)) {
