@@ -135,9 +135,6 @@ class AffineCodec final : public CodecBase {
     const int64_t blocks = block_ > 0 ? blocks_in(elements, block_) : 1;
     return blocks * static_cast<int64_t>(sizeof(kernels::AffineHeader));
   }
-  int64_t header_begin(int64_t element) const override {
-    return block_ > 0 ? header_bytes(element) : 0;
-  }
   int64_t code_bytes(int64_t elements) const override { return elements; }
   int64_t piece() const override { return 2 * block_; }
 

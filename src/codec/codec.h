@@ -75,10 +75,6 @@ class Codec {
   // encoded.
   virtual void decode(const at::Tensor& wire, int64_t chunk_elements,
                       const at::Tensor& out) const = 0;
-  // As decode(), and gives the sum of squares of what it wrote, in the same pass over
-  // memory, to a relative 1e-6; equal bits on every CPU. REQUIRES: out is on a CPU.
-  virtual double decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
-                                        const at::Tensor& out) const = 0;
   virtual void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                           const at::Tensor& out) const = 0;
 

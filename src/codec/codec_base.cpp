@@ -8,14 +8,9 @@
 #include <bit>
 
 #include "brigade/error.h"
-#include "kernels/sum_squares.h"
 
 namespace brigade {
 namespace {
-
-// Values that are still in the first cache when their squares are added up. A multiple of
-// every codec's block.
-constexpr int64_t kRun = 2048;
 
 template <class T>
 std::span<T> span_of(const at::Tensor& tensor) {
@@ -171,28 +166,6 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
 void CodecBase::decode(const at::Tensor& wire, int64_t chunk_elements,
                        const at::Tensor& out) const {
   decode_to(wire, chunk_elements, out, false);
-}
-
-double CodecBase::decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
-                                         const at::Tensor& out) const {
-  check_floats(out, "out", chunk_elements);
-  check_wire(wire, out, chunk_elements);
-  const auto to = span_of<float>(out);
-  if (way_for(out) != Way::cpu || !decodes_in_runs()) {
-    decode_to(wire, chunk_elements, out, false);
-    return kernels::sum_squares(to);
-  }
-  const ConstBytes bytes = const_span_of<uint8_t>(wire);
-  const int64_t split = header_bytes(chunk_elements);
-  const ConstBytes headers = bytes.first(split), codes = bytes.subspan(split);
-  double squares = 0;
-  for (int64_t at = 0; at < out.numel(); at += kRun) {
-    const auto run = to.subspan(at, std::min(kRun, out.numel() - at));
-    decode_kernel(headers.subspan(header_begin(at)), codes.subspan(code_bytes(at)), run,
-                  false);
-    squares += kernels::sum_squares(run);
-  }
-  return squares;
 }
 
 void CodecBase::decode_add(const at::Tensor& wire, int64_t chunk_elements,

@@ -22,8 +22,6 @@ class CodecBase : public Codec {
               const Feedback& residual, const at::Tensor& wire) const final;
   void decode(const at::Tensor& wire, int64_t chunk_elements,
               const at::Tensor& out) const final;
-  double decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
-                                const at::Tensor& out) const final;
   void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                   const at::Tensor& out) const final;
   void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
@@ -39,11 +37,6 @@ class CodecBase : public Codec {
   virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
   // Of the codes of that many values, whatever their number.
   virtual int64_t code_bytes(int64_t elements) const = 0;
-  // Whether the codes and headers of a run of values lie behind those of all before it,
-  // so that a message can be decoded in runs.
-  virtual bool decodes_in_runs() const { return true; }
-  // Where the headers begin that a run of values from `element` on uses.
-  virtual int64_t header_begin(int64_t element) const { return header_bytes(element); }
 
   // Values that can be encoded by themselves: a message of several times as many is their
   // headers and their codes, one after the other. 0: only a whole chunk.

@@ -32,7 +32,6 @@ class TopKCodec final : public CodecBase {
   int64_t code_bytes(int64_t elements) const override {
     return (kept(elements) + 1) / 2 * 4;
   }
-  bool decodes_in_runs() const override { return false; }
 
   // body(where the block begins, its size, where its kept values begin, their number)
   template <class Body>

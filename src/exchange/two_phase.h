@@ -12,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/buffer_pool.h"
@@ -43,12 +42,8 @@ class TwoPhase {
   //
   // Sends, with W ranks, 2 (W - 1) / W times the codec's bytes a rank. Where ranks share
   // hosts, with H hosts, a host sends 2 (H - 1) / H times the codec's bytes to others.
-  //
-  // `squares`: null, or becomes the sum of squares of the values, taken while they are
-  // decoded; stays empty where nothing is decoded, and off the CPU. All ranks find the same
-  // bits.
-  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm, bool moved = true,
-                        std::optional<double>* squares = nullptr);
+  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm,
+                        bool moved = true);
 
   // Tells where this rank's residual can be other than zero: for `moved`, and for
   // checkpoints.
@@ -56,17 +51,16 @@ class TwoPhase {
 
  private:
   bool by_host(const Comm& comm) const;
-  // One segment. `squares`: null, or the sum of squares of the segment is added.
-  Task<void> reduce_segment(at::Tensor values, Feedback residual, double* squares,
-                            Comm& comm);
+  // One segment.
+  Task<void> reduce_segment(at::Tensor values, Feedback residual, Comm& comm);
   Task<void> reduce_segment_by_host(at::Tensor values, Feedback residual, bool moved,
-                                    double* squares, Comm& comm);
+                                    Comm& comm);
   // `turn`, if not null, is released after the first phase.
   Task<at::Tensor> exchange_means(at::Tensor values, Feedback residual, int divisor,
                                   Semaphore::Permit* turn, Comm& comm);
   Task<void> add_up_in_host(at::Tensor values, HostParts parts, Comm& comm);
   Task<void> share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
-                           double* squares, Comm& comm);
+                           Comm& comm);
 
   const std::shared_ptr<const Codec> codec_;
   const bool flat_;

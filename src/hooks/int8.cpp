@@ -1,6 +1,5 @@
 #include "hooks/int8.h"
 
-#include "brigade/measuring_hook.h"
 #include "brigade/revertible_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
@@ -10,7 +9,7 @@
 namespace brigade {
 namespace {
 
-class FeedbackHook : public MeasuringHook, public RevertibleHook {
+class FeedbackHook : public Hook, public RevertibleHook {
  public:
   FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
       : name_(codec->name()), exchange_(std::move(codec), flat) {
@@ -20,8 +19,7 @@ class FeedbackHook : public MeasuringHook, public RevertibleHook {
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return fingerprint_; }
 
-  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
-                                      std::optional<double>* squares) override {
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     Feedback error;
     bool moved = false;
     if (comm.size() > 1) {
@@ -30,8 +28,7 @@ class FeedbackHook : public MeasuringHook, public RevertibleHook {
       moved = errors_.moved(bucket, division_);
     }
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), error, comm, moved,
-                                  values.measured(squares));
+    co_await exchange_.all_reduce(values.values(), error, comm, moved);
     co_return values.give_back();
   }
 

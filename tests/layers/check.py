@@ -39,7 +39,6 @@ PUBLIC = {
     "bucket": "engine",
     "hook": "engine",
     "revertible_hook": "engine",
-    "measuring_hook": "engine",
     "trace": "engine",
     "collect_tensors": "ddp",
     "ddp_core": "ddp",
