@@ -137,12 +137,7 @@ void bind_hooks(py::module_& m) {
           "Tells the hook the names of all parameters that will come; brigade.set_hook "
           "does so. Raises ConfigError if it has no use for one of them.")
       .def(
-          "state",
-          [](const Hook& hook) {
-            HookState state = hook.state();
-            return StateParts(std::move(state.tensors), std::move(state.values));
-          },
-          NoGil(),
+          "state", [](const Hook& hook) { return parts_of(hook.state()); }, NoGil(),
           "What it keeps from step to step, as (tensors, values) by name. Between steps "
           "only. brigade.state_dict gives it for a checkpoint.")
       .def(

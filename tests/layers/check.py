@@ -34,6 +34,7 @@ ALLOWED = {
 PUBLIC = {
     "error": "error",
     "export": "error",
+    "named_state": "error",
     "task": "engine",
     "comm": "engine",
     "bucket": "engine",
