@@ -5,7 +5,8 @@
 #include <bit>
 
 #include "codec/blocks_aten.h"
-#include "codec/codec_base.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "kernels/affine_u8.h"
 #include "kernels/int8_block.h"
 
@@ -49,9 +50,9 @@ void update_residual(const blocks::Rows& rows, const at::Tensor& p,
   residual.copy_(at::where(keep.reshape({-1}).narrow(0, 0, size), residual, error));
 }
 
-class Int8Codec final : public CodecBase {
+class Int8Codec final : public Codec {
  public:
-  explicit Int8Codec(CodecPath path) : CodecBase("int8", kBlock, path) {}
+  explicit Int8Codec(CodecPath path) : Codec("int8", kBlock, path) {}
   bool takes_residual() const override { return true; }
 
  private:
@@ -122,10 +123,10 @@ class Int8Codec final : public CodecBase {
 };
 
 // If `block` is 0, the chunk is one block.
-class AffineCodec final : public CodecBase {
+class AffineCodec final : public Codec {
  public:
   AffineCodec(std::string name, int64_t block, CodecPath path)
-      : CodecBase(std::move(name), block > 0 ? block : kCacheLine, path), block_(block) {}
+      : Codec(std::move(name), block > 0 ? block : kCacheLine, path), block_(block) {}
   bool takes_residual() const override { return true; }
 
  private:
