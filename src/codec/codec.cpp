@@ -62,12 +62,12 @@ int64_t Codec::wire_bytes(int64_t chunk_elements) const {
 }
 
 void Codec::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                   const Feedback& residual, const at::Tensor& wire) const {
+                   const Residuals& residual, const at::Tensor& wire) const {
   encode_share(values, chunk_elements, scale, residual, 1, wire);
 }
 
 void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
-                         const Feedback& residual, int divisor,
+                         const Residuals& residual, int divisor,
                          const at::Tensor& wire) const {
   check_floats(values, "values", chunk_elements);
   check_residual(residual, values);
@@ -112,7 +112,7 @@ void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, doubl
 }
 
 void Codec::encode_pieces(std::span<const float> values, float scale,
-                          const Feedback& residual, int divisor, Bytes headers,
+                          const Residuals& residual, int divisor, Bytes headers,
                           Bytes codes) const {
   if (!residual.defined()) return encode_kernel(values, scale, {}, headers, codes);
   const auto next = span_of<float>(residual.next);
@@ -136,7 +136,7 @@ void Codec::encode_pieces(std::span<const float> values, float scale,
 }
 
 void Codec::reduce(const at::Tensor& own, const at::Tensor& messages,
-                   int64_t chunk_elements, int divisor, const Feedback& residual,
+                   int64_t chunk_elements, int divisor, const Residuals& residual,
                    const at::Tensor& wire) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
@@ -206,7 +206,7 @@ void Codec::check_floats(const at::Tensor& tensor, const char* what,
               std::to_string(chunk_elements) + " elements");
 }
 
-void Codec::check_residual(const Feedback& residual, const at::Tensor& values) const {
+void Codec::check_residual(const Residuals& residual, const at::Tensor& values) const {
   if (!residual.defined()) return;
   if (!takes_residual()) throw Error("codec " + name_ + " takes no residual");
   for (const at::Tensor& tensor : {residual.last, residual.next}) {

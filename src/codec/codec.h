@@ -36,19 +36,22 @@ struct Reduction;
 // same bytes, except for NaN payloads.
 enum class CodecPath { by_device, aten };
 
-// A residual: where that of the last step is, and where that of this one goes.
-struct Feedback {
-  Feedback() = default;
-  Feedback(at::Tensor residual) : last(residual), next(std::move(residual)) {}
-  Feedback(at::Tensor last_given, at::Tensor next_given)
+// The residual of the last step, and where that of this one goes.
+struct Residuals {
+  Residuals() = default;
+  Residuals(at::Tensor residual) : last(residual), next(std::move(residual)) {}
+  Residuals(at::Tensor last_given, at::Tensor next_given)
       : last(std::move(last_given)), next(std::move(next_given)) {}
   bool defined() const { return next.defined(); }
   bool in_place() const { return last.is_same(next); }
   // part(tensor) of both.
   template <class Part>
-  Feedback each(Part part) const {
+  Residuals each(Part part) const {
     if (!defined()) return {};
-    return in_place() ? Feedback(part(next)) : Feedback(part(last), part(next));
+    Residuals parts =
+        in_place() ? Residuals(part(next)) : Residuals(part(last), part(next));
+    parts.moved = moved;
+    return parts;
   }
   // `next` gets the residual, and is to be changed in place. For those who do not change
   // every value.
@@ -59,6 +62,10 @@ struct Feedback {
 
   at::Tensor last;
   at::Tensor next;
+  // False: `last` is what the last step left, under the same division of the values among
+  // the ranks. True: it comes from elsewhere, from other buckets, another division or a
+  // checkpoint. An exchange must know; a codec need not.
+  bool moved = true;
 };
 
 // Thread-safe: all methods are const and touch nothing but their arguments. The same input
@@ -88,7 +95,7 @@ class Codec {
   // the plain casts carry over that one value. `values` is not changed. The tensors of
   // `residual` are undefined, or have the values' size, dtype and device.
   void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-              const Feedback& residual, const at::Tensor& wire) const;
+              const Residuals& residual, const at::Tensor& wire) const;
   // The first out.numel() values of the message: out = decoded, and out += decoded.
   // REQUIRES: out is 1-D contiguous float32 with numel() <= the number of values that were
   // encoded.
@@ -102,7 +109,7 @@ class Codec {
   // mean, residual / divisor is added before, and residual = (p - decoded(wire)) * divisor.
   // `own` may be changed.
   void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
-              int divisor, const Feedback& residual, const at::Tensor& wire) const;
+              int divisor, const Residuals& residual, const at::Tensor& wire) const;
 
  protected:
   using Bytes = std::span<uint8_t>;
@@ -157,15 +164,15 @@ class Codec {
                  bool add) const;
   // encode(), but with residual / divisor, and what is lost times `divisor`.
   void encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
-                    const Feedback& residual, int divisor, const at::Tensor& wire) const;
-  void encode_pieces(std::span<const float> values, float scale, const Feedback& residual,
+                    const Residuals& residual, int divisor, const at::Tensor& wire) const;
+  void encode_pieces(std::span<const float> values, float scale, const Residuals& residual,
                      int divisor, Bytes headers, Bytes codes) const;
   enum class Way { cpu, cuda, aten };
   Way way_for(const at::Tensor& tensor) const;
   // Throws brigade::Error where an argument breaks the vocabulary above.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;
-  void check_residual(const Feedback& residual, const at::Tensor& values) const;
+  void check_residual(const Residuals& residual, const at::Tensor& values) const;
   void check_wire(const at::Tensor& wire, const at::Tensor& values,
                   int64_t chunk_elements) const;
 

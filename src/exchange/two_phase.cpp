@@ -36,13 +36,14 @@ std::string TwoPhase::division(const Comm& comm) const {
 }
 
 // Both phases. The chunks' means, still encoded, are in the memory that it gives back.
-Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Feedback residual, int divisor,
-                                          Semaphore::Permit* turn, Comm& comm) {
+Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Residuals residuals,
+                                          int divisor, Semaphore::Permit* turn,
+                                          Comm& comm) {
   const Codec& codec = *codec_;
   const int ranks = comm.size(), me = comm.rank();
   const Chunks chunks(values.numel(), ranks, codec);
   const auto residual_of = [&](int owner) {
-    return residual.each([&](const at::Tensor& whole) { return chunks.of(whole, owner); });
+    return residuals.each([&](const at::Tensor& whole) { return chunks.of(whole, owner); });
   };
 
   const int64_t bytes = (ranks - 1) * chunks.message_bytes;
@@ -67,9 +68,9 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Feedback residual, 
   co_return memory;
 }
 
-Task<void> TwoPhase::reduce_segment(at::Tensor values, Feedback residual, Comm& comm) {
+Task<void> TwoPhase::reduce_segment(at::Tensor values, Residuals residuals, Comm& comm) {
   const int ranks = comm.size();
-  at::Tensor memory = co_await exchange_means(values, residual, ranks, nullptr, comm);
+  at::Tensor memory = co_await exchange_means(values, residuals, ranks, nullptr, comm);
   const Chunks chunks(values.numel(), ranks, *codec_);
   decode_all(*codec_, chunks, ranks, comm.rank(), all_messages(memory, chunks, ranks),
              values);
@@ -136,14 +137,14 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
   pool_.give_back(std::move(incoming));
 }
 
-Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Feedback residual,
-                                            bool moved, Comm& comm) {
+Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Residuals residuals,
+                                            Comm& comm) {
   const HostParts parts(values.numel(), comm.layout(), *codec_);
   const int ranks = comm.size();
   const ProcessGroup mates = comm.host_group(), peers = comm.peer_group();
   Semaphore::Permit turn = co_await turns_.acquire(comm);
-  const at::Tensor whole = residual.copied();
-  if (whole.defined() && moved) parts.hand_over(values, whole);
+  const at::Tensor whole = residuals.copied();
+  if (whole.defined() && residuals.moved) parts.hand_over(values, whole);
   if (parts.mates() > 1) {
     GroupScope host(comm, mates);
     co_await add_up_in_host(values, parts, comm);
@@ -166,24 +167,23 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Feedback residual
   if (memory.defined()) pool_.give_back(std::move(memory));
 }
 
-Task<void> TwoPhase::all_reduce(at::Tensor values, Feedback residual, Comm& comm,
-                                bool moved) {
+Task<void> TwoPhase::all_reduce(at::Tensor values, Residuals residuals, Comm& comm) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
-  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, Feedback lost,
+  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, Residuals lost,
                                                    Comm& lane) {
-    return by_host ? reduce_segment_by_host(part, lost, moved, lane)
+    return by_host ? reduce_segment_by_host(part, lost, lane)
                    : reduce_segment(part, lost, lane);
   };
   int64_t most = by_host(comm) ? kSegmentByHost : kSegment;
   if (comm.works_on_device()) most = kSegmentOnDevice;
   const int64_t count = (values.numel() + most - 1) / most;
-  if (count == 1) co_return co_await reduce(values, residual, comm);
+  if (count == 1) co_return co_await reduce(values, residuals, comm);
   co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
     const auto part = [&](const at::Tensor& whole) {
       const int64_t begin = index * most;
       return whole.narrow(0, begin, std::min(most, whole.numel() - begin));
     };
-    return reduce(part(values), residual.each(part), lane);
+    return reduce(part(values), residuals.each(part), lane);
   });
 }
 

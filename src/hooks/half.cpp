@@ -35,7 +35,7 @@ class HalfHook : public Hook {
       co_return buffer;
     }
     FloatValues values(buffer);
-    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false);
+    co_await exchange_.all_reduce(values.values(), Residuals(), comm);
     co_return values.give_back();
   }
 

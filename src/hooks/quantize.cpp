@@ -15,7 +15,7 @@ class QuantizeHook : public Hook {
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false);
+    co_await exchange_.all_reduce(values.values(), Residuals(), comm);
     co_return values.give_back();
   }
 

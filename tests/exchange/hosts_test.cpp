@@ -66,7 +66,9 @@ struct Exchanges {
   explicit Exchanges(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
         make_hook("exchange", [this](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
-          co_await two_phase->all_reduce(bucket.buffer(), residual, comm, moved);
+          Residuals residuals(residual);
+          residuals.moved = moved;
+          co_await two_phase->all_reduce(bucket.buffer(), residuals, comm);
           // Ranks that took no part in some collectives are still in step with the others.
           at::Tensor ranks = at::ones({1});
           co_await comm.all_reduce(ranks);
