@@ -254,7 +254,7 @@ void bind_reduction(py::module_& m) {
       .def("announce", &HookSlot::announce, NoGil())
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {
-             slot.gradient_drop->set_parameters(std::move(parameters));
+             slot.reducer_hook->set_dropped(std::move(parameters));
            })
       .def("attach", [](std::shared_ptr<HookSlot> slot, c10d::Reducer& reducer) {
         attach(reducer, std::move(slot));
