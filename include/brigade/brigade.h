@@ -20,7 +20,7 @@
 #include "brigade/local_sgd/model_averager.h"
 #include "brigade/local_sgd/post_local_sgd.h"
 #include "brigade/local_sgd/post_local_sgd_optimizer.h"
-#include "brigade/measuring_hook.h"
+#include "brigade/named_state.h"
 #include "brigade/optim/adadelta.h"
 #include "brigade/optim/adagrad.h"
 #include "brigade/optim/adam.h"

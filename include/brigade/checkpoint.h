@@ -20,7 +20,6 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +27,7 @@
 
 #include "brigade/ddp_core.h"
 #include "brigade/export.h"
+#include "brigade/named_state.h"
 #include "brigade/process_group.h"
 #include "brigade/safetensors.h"
 
@@ -45,10 +45,7 @@ class ShardedOptimizer;
 }  // namespace optim
 
 // What one part of a run stores.
-struct PartState {
-  std::map<std::string, at::Tensor> tensors = {};
-  std::map<std::string, std::string> values = {};
-};
+using PartState = NamedState;
 
 // What is there when a part loads.
 struct SavedPart {

@@ -27,6 +27,7 @@
 
 #include "brigade/error.h"
 #include "brigade/export.h"
+#include "brigade/named_state.h"
 #include "brigade/task.h"
 
 namespace c10d {
@@ -164,10 +165,7 @@ class BRIGADE_API Comm {
 // starts with "error." and values with a key that starts with "own." belong to one rank;
 // everything else is equal on all. A rank without any tensor, whose values all are its own,
 // leaves the keeping to others.
-struct HookState {
-  std::map<std::string, at::Tensor> tensors = {};
-  std::map<std::string, std::string> values = {};
-};
+using HookState = NamedState;
 inline constexpr const char* kErrorPrefix = "error.";
 inline constexpr const char* kOwnPrefix = "own.";
 

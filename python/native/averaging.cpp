@@ -69,11 +69,10 @@ std::shared_ptr<PythonDiLoCo> make_diloco(Group& group, const std::string& devic
 }
 
 void load_diloco(PythonDiLoCo& diloco, StateParts shared, std::vector<StateParts> ranks) {
-  std::vector<HookState> states;
-  for (StateParts& each : ranks)
-    states.push_back({std::move(each.first), std::move(each.second)});
+  std::vector<NamedState> states;
+  for (StateParts& each : ranks) states.push_back(state_of(std::move(each)));
   // Both look first: then nothing has changed where one does not fit.
-  auto read = (*diloco).read_state({std::move(shared.first), std::move(shared.second)});
+  auto read = (*diloco).read_state(state_of(std::move(shared)));
   auto read_ranks = (*diloco).read_rank_state(std::move(states));
   read();
   read_ranks();
@@ -96,19 +95,11 @@ void bind_diloco(py::module_& m) {
                              [](PythonDiLoCo& diloco) { return (*diloco).rejected(); })
       .def("stats", [](PythonDiLoCo& diloco) { return (*diloco).stats(); })
       .def(
-          "state",
-          [](PythonDiLoCo& diloco) {
-            optim::OptimizerState state = (*diloco).state();
-            return StateParts(std::move(state.tensors), std::move(state.values));
-          },
+          "state", [](PythonDiLoCo& diloco) { return parts_of((*diloco).state()); },
           NoGil())
       .def(
           "rank_state",
-          [](PythonDiLoCo& diloco) {
-            HookState state = (*diloco).rank_state();
-            return StateParts(std::move(state.tensors), std::move(state.values));
-          },
-          NoGil())
+          [](PythonDiLoCo& diloco) { return parts_of((*diloco).rank_state()); }, NoGil())
       .def("load_state", &load_diloco, NoGil());
 }
 

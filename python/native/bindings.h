@@ -9,12 +9,19 @@
 
 #include "backward_error.h"
 #include "base/valid_utf8.h"
+#include "brigade/named_state.h"
 
 namespace brigade::python {
 
 // What a hook or an optimizer keeps: tensors and values.
 using StateParts =
     std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
+inline StateParts parts_of(NamedState state) {
+  return {std::move(state.tensors), std::move(state.values)};
+}
+inline NamedState state_of(StateParts parts) {
+  return {std::move(parts.first), std::move(parts.second)};
+}
 
 // Ours wait for threads that may want the GIL, so they end without it.
 template <class T>

@@ -18,9 +18,7 @@ void save(const std::string& folder, int64_t step, c10d::ProcessGroup& group,
           const std::vector<Part>& given) {
   std::vector<CheckpointPart> parts;
   for (const auto& [name, per_rank, state] : given) {
-    parts.push_back({name, per_rank, [&state = state] {
-                       return PartState{state.first, state.second};
-                     }});
+    parts.push_back({name, per_rank, [&state = state] { return state_of(state); }});
   }
   save_checkpoint(folder, step, adopt_any(group), parts);
 }
@@ -39,8 +37,7 @@ std::optional<std::pair<int64_t, Loaded>> load(
     part.name = name;
     part.per_rank = per_rank;
     part.load = [&into = loaded[name]](SavedPart saved) -> std::function<void()> {
-      for (PartState& state : saved.states)
-        into.emplace_back(std::move(state.tensors), std::move(state.values));
+      for (PartState& state : saved.states) into.push_back(parts_of(std::move(state)));
       return [] {};
     };
   }

@@ -136,12 +136,7 @@ void bind_hooks(py::module_& m) {
           "Tells the hook the names of all parameters that will come; brigade.set_hook "
           "does so. Raises ConfigError if it has no use for one of them.")
       .def(
-          "state",
-          [](const Hook& hook) {
-            HookState state = hook.state();
-            return StateParts(std::move(state.tensors), std::move(state.values));
-          },
-          NoGil(),
+          "state", [](const Hook& hook) { return parts_of(hook.state()); }, NoGil(),
           "What it keeps from step to step, as (tensors, values) by name. Between steps "
           "only. brigade.state_dict gives it for a checkpoint.")
       .def(
@@ -256,7 +251,7 @@ void bind_reduction(py::module_& m) {
       .def("announce", &HookSlot::announce, NoGil())
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {
-             slot.gradient_drop->set_parameters(std::move(parameters));
+             slot.reducer_hook->set_dropped(std::move(parameters));
            })
       .def("attach", [](std::shared_ptr<HookSlot> slot, c10d::Reducer& reducer) {
         attach(reducer, std::move(slot));

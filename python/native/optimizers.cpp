@@ -80,8 +80,7 @@ void bind_optimizers(py::module_& m) {
            py::overload_cast<const std::vector<at::Tensor>&, double>(&Optimizer::set_lr))
       .def("state",
            [](const Optimizer& optimizer, const NamedParameters& parameters) {
-             optim::OptimizerState state = optimizer.state(parameters);
-             return std::make_pair(std::move(state.tensors), std::move(state.values));
+             return parts_of(optimizer.state(parameters));
            })
       .def(
           "load_state",

@@ -145,8 +145,7 @@ class PythonHook : public Hook {
   HookState state() const override {
     return in_python(name_, [&]() -> HookState {
       if (!py::hasattr(*body_, "state")) return {};
-      auto [tensors, values] = body_->attr("state")().cast<StateParts>();
-      return {std::move(tensors), std::move(values)};
+      return state_of(body_->attr("state")().cast<StateParts>());
     });
   }
   void load_state(const HookState& state) override {

@@ -206,7 +206,7 @@ HookStats Reduction::stats() const {
 void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
   std::lock_guard lock(mutex_);
-  agreed_on_first_.reset();
+  reducer_hook->forget_buckets();
   followed_.reset();
   if (group)
     followed_.emplace(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(group));
@@ -244,20 +244,6 @@ void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType de
   auto next = before->over(*group, device);
   put(std::move(next), group.get());
   before->close();
-}
-
-// Buckets are made once, and again after the first pass.
-void HookSlot::agree_on_buckets(c10d::Reducer& reducer) {
-  const bool first = reducer.should_rebuild_buckets();
-  std::shared_ptr<Reduction> current;
-  {
-    std::lock_guard lock(mutex_);
-    if (!reduction_ || agreed_on_first_ == first) return;
-    current = reduction_;
-  }
-  current->agree_on(torch_port::buckets_of(reducer));
-  std::lock_guard lock(mutex_);
-  agreed_on_first_ = first;
 }
 
 void HookSlot::announce(Group& group, const std::string& model, const std::string& hook) {
@@ -321,7 +307,9 @@ FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   if (bucket.getIndex() == 0) {
     confirm(bucket, reducer);
     follow(torch_port::group_of(reducer), bucket.getBufferRef().device().type());
-    agree_on_buckets(reducer);
+    if (const auto current = reduction())
+      reducer_hook->agree_on_buckets(
+          reducer, [&](const engine::Buckets& buckets) { current->agree_on(buckets); });
   }
   FuturePtr future;
   if (auto current = reduction()) {
@@ -385,44 +373,20 @@ std::chrono::milliseconds timeout_of(Group& group) {
   return kBackendDefaultTimeout;
 }
 
-namespace {
-
-// The Reducer holds a lock while a Python function runs, so that it would wait for itself;
-// and it would take gradients that any hook computes for those of the pass.
-void refuse_backward_in_hook(c10d::Reducer& reducer,
-                             const std::shared_ptr<HookSlot>& slot) {
-  const auto check = [weak = std::weak_ptr(slot)] {
-    const auto locked = weak.lock();
-    if (!locked || !locked->runs_here()) return;
-    std::rethrow_exception(for_backward(std::make_exception_ptr(Error(
-        "backward: called by the hook of this very model, in its backward pass, for "
-        "gradients of the model's own parameters; a hook computes with its bucket"))));
-  };
-  for (const auto& bucket : torch_port::buckets_of(reducer)) {
-    for (const at::Tensor& parameter : bucket)
-      torch_port::guard_accumulator(*torch::autograd::impl::grad_accumulator(parameter),
-                                    check);
-  }
-}
-
-}  // namespace
-
 void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot) {
-  refuse_backward_in_hook(reducer, slot);
-  engine::BridgeCalls calls;
-  calls.before = [slot](const c10d::GradBucket&) {
-    slot->gradient_drop->at_end_of_backward();
-  };
+  engine::ReducerHook::Runner runner;
   // The Reducer owns its hook, so outlives it.
-  calls.run = [slot, &reducer](c10d::GradBucket& bucket) {
-    try {
-      return slot->run(bucket, reducer);
-    } catch (...) {
-      std::rethrow_exception(for_backward(std::current_exception()));
-    }
+  runner.run = [slot, &reducer](c10d::GradBucket& bucket) {
+    slot->reducer_hook->drop_at_end_of_backward();
+    return slot->run(bucket, reducer);
   };
-  calls.result = [slot](const c10::IValue& value) { return slot->result_of(value); };
-  reducer.register_comm_hook(engine::make_bridge(std::move(calls)));
+  runner.result = [slot](const c10::IValue& value) { return slot->result_of(value); };
+  runner.runs_here = [weak = std::weak_ptr(slot)] {
+    const auto locked = weak.lock();
+    return locked && locked->runs_here();
+  };
+  runner.for_backward = for_backward;
+  slot->reducer_hook->attach(reducer, std::move(runner));
 }
 
 }  // namespace brigade::python

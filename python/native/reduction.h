@@ -14,9 +14,8 @@
 
 #include "announcement.h"
 #include "engine/agreement/layout.h"
-#include "engine/bridge.h"
 #include "engine/engine.h"
-#include "engine/gradient_drop.h"
+#include "engine/reducer_hook.h"
 #include "interruptible.h"
 
 namespace c10d {
@@ -99,8 +98,7 @@ class Reduction : public Closeable {
   std::set<std::string> agreed_;  // what buckets that came alone hold
 };
 
-// The place behind the bridge that a Reducer gets, once and for ever: it holds the current
-// hook.
+// Runs the buckets of a Reducer, for as long as it lives: it holds the current hook.
 class HookSlot {
  public:
   using Group = c10d::ProcessGroup;
@@ -113,9 +111,8 @@ class HookSlot {
   // whether they have put the same. See Announcement.
   void announce(Group& group, const std::string& model, const std::string& hook);
   std::shared_ptr<Reduction> reduction() const;
-  // What the end of each backward pass that reduces drops.
-  const std::shared_ptr<engine::GradientDrop> gradient_drop =
-      std::make_shared<engine::GradientDrop>();
+  const std::shared_ptr<engine::ReducerHook> reducer_hook =
+      std::make_shared<engine::ReducerHook>();
 
   FuturePtr run(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   // Whether the caller is the hook that is in here, at work.
@@ -126,7 +123,6 @@ class HookSlot {
   std::shared_ptr<c10d::CommHookInterface> other() const;
   FuturePtr run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
-  void agree_on_buckets(c10d::Reducer& reducer);
   void confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer);
 
   mutable std::mutex mutex_;
@@ -140,8 +136,6 @@ class HookSlot {
   std::string name_of_other_;
   std::shared_ptr<FutureLimit> limit_;  // of the other's futures
   InterruptibleWait wait_;              // used under the Reducer's lock only
-  // Whether the buckets that the ranks have compared are the first ones; empty: none are.
-  std::optional<bool> agreed_on_first_;
 };
 
 // The time limit of a group's collectives.

@@ -12,14 +12,9 @@ namespace {
 
 namespace py = pybind11;
 using optim::NamedParameters;
-using optim::OptimizerState;
 using Zero = optim::ZeroRedundancyOptimizer;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 using Groups = std::vector<std::pair<NamedParameters, std::string>>;
-
-StateParts parts_of(OptimizerState state) {
-  return {std::move(state.tensors), std::move(state.values)};
-}
 
 std::vector<optim::ZeroGroup> made_of(const Groups& groups) {
   std::vector<optim::ZeroGroup> made;
@@ -58,8 +53,7 @@ void bind_sharded(Class& bound) {
           "load_whole",
           [](T& zero, std::map<std::string, at::Tensor> tensors,
              std::map<std::string, std::string> values) {
-            const OptimizerState whole{std::move(tensors), std::move(values)};
-            zero.load_state(whole);
+            zero.load_consolidated({std::move(tensors), std::move(values)});
           },
           NoGil())
       .def("set_lr", [](T& zero, double lr) { zero.set_lr(lr); })

@@ -56,26 +56,14 @@ CheckpointPart local_sgd_part(optim::LocalSGD& local, std::string name) {
 
 std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco, std::string name) {
   CheckpointPart shared{.name = name};
-  shared.save = [&diloco] {
-    optim::OptimizerState state = diloco.state();
-    return PartState{std::move(state.tensors), std::move(state.values)};
-  };
+  shared.save = [&diloco] { return diloco.state(); };
   shared.load = [&diloco](SavedPart saved) {
-    PartState& state = saved.states.at(0);
-    return checked([&] {
-      return diloco.read_state({std::move(state.tensors), std::move(state.values)});
-    });
+    return checked([&] { return diloco.read_state(std::move(saved.states.at(0))); });
   };
   CheckpointPart of_rank{.name = name + ".rank", .per_rank = true};
-  of_rank.save = [&diloco] {
-    HookState state = diloco.rank_state();
-    return PartState{std::move(state.tensors), std::move(state.values)};
-  };
+  of_rank.save = [&diloco] { return diloco.rank_state(); };
   of_rank.load = [&diloco](SavedPart saved) {
-    std::vector<HookState> states;
-    for (PartState& state : saved.states)
-      states.push_back({std::move(state.tensors), std::move(state.values)});
-    return checked([&] { return diloco.read_rank_state(std::move(states)); });
+    return checked([&] { return diloco.read_rank_state(std::move(saved.states)); });
   };
   return {std::move(shared), std::move(of_rank)};
 }

@@ -6,8 +6,6 @@
 namespace brigade {
 namespace {
 
-using optim::OptimizerState;
-
 // A state with more than the model has parameters for is of another model: what it lacks
 // here would be lost without a word.
 void check_nothing_left(const PartState& saved, const NamedTensors& parameters) {
@@ -25,7 +23,7 @@ std::function<void()> load(optim::Optimizer& optimizer, torch::nn::Module& model
                            const PartState& saved) try {
   const NamedTensors parameters = named_parameters(model);
   check_nothing_left(saved, parameters);
-  return optimizer.read_state({saved.tensors, saved.values}, parameters);
+  return optimizer.read_state(saved, parameters);
 } catch (const ConfigError& error) {
   throw CheckpointError(error.what());
 }
@@ -35,10 +33,7 @@ std::function<void()> load(optim::Optimizer& optimizer, torch::nn::Module& model
 CheckpointPart optimizer_part(optim::Optimizer& optimizer, torch::nn::Module& model,
                               std::string name) {
   CheckpointPart part{.name = std::move(name)};
-  part.save = [&] {
-    OptimizerState state = optimizer.state(named_parameters(model));
-    return PartState{std::move(state.tensors), std::move(state.values)};
-  };
+  part.save = [&] { return optimizer.state(named_parameters(model)); };
   part.load = [&](SavedPart saved) { return load(optimizer, model, saved.states.at(0)); };
   return part;
 }

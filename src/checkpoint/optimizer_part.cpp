@@ -8,7 +8,6 @@
 namespace brigade {
 namespace {
 
-using optim::OptimizerState;
 using optim::TorchKind;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
@@ -55,7 +54,7 @@ std::string joined(const std::vector<std::string>& names) {
 PartState save_optimizer(Optimizer& optimizer, torch::nn::Module& model) {
   const TorchKind& kind = kind_of(optimizer);
   const auto names = names_in(optimizer, model);
-  OptimizerState out;
+  PartState out;
   out.values["kind"] = kind.name;
   out.values["groups"] = std::to_string(names.size());
   for (size_t g = 0; g < names.size(); ++g) {
@@ -68,7 +67,7 @@ PartState save_optimizer(Optimizer& optimizer, torch::nn::Module& model) {
       optim::write_state(kind, *found->second, state_prefix(names[g][p]), out);
     }
   }
-  return {std::move(out.tensors), std::move(out.values)};
+  return out;
 }
 
 void check_value(const PartState& saved, const std::string& key, const std::string& here) {
@@ -85,7 +84,6 @@ std::function<void()> load_optimizer(Optimizer& optimizer, torch::nn::Module& mo
   const auto names = names_in(optimizer, model);
   check_value(saved, "kind", kind.name);
   check_value(saved, "groups", std::to_string(names.size()));
-  const OptimizerState in{saved.tensors, saved.values};
   using States = std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>>;
   auto states = std::make_shared<States>();
   auto options = std::make_shared<std::vector<std::unique_ptr<OptimizerOptions>>>();
@@ -93,10 +91,10 @@ std::function<void()> load_optimizer(Optimizer& optimizer, torch::nn::Module& mo
     auto& group = optimizer.param_groups()[g];
     check_value(saved, group_prefix(g) + "parameters", joined(names[g]));
     options->push_back(group.options().clone());
-    optim::read_options(kind, in, group_prefix(g), *options->back());
+    optim::read_options(kind, saved, group_prefix(g), *options->back());
     for (size_t p = 0; p < names[g].size(); ++p) {
       const at::Tensor& parameter = group.params()[p];
-      if (auto state = optim::read_state(kind, in, state_prefix(names[g][p]), parameter))
+      if (auto state = optim::read_state(kind, saved, state_prefix(names[g][p]), parameter))
         states->emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
     }
   }

@@ -5,7 +5,8 @@
 #include <bit>
 
 #include "codec/blocks_aten.h"
-#include "codec/codec_base.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "kernels/affine_u8.h"
 #include "kernels/int8_block.h"
 
@@ -49,9 +50,9 @@ void update_residual(const blocks::Rows& rows, const at::Tensor& p,
   residual.copy_(at::where(keep.reshape({-1}).narrow(0, 0, size), residual, error));
 }
 
-class Int8Codec final : public CodecBase {
+class Int8Codec final : public Codec {
  public:
-  explicit Int8Codec(CodecPath path) : CodecBase("int8", kBlock, path) {}
+  explicit Int8Codec(CodecPath path) : Codec("int8", kBlock, path) {}
   bool takes_residual() const override { return true; }
 
  private:
@@ -122,10 +123,10 @@ class Int8Codec final : public CodecBase {
 };
 
 // If `block` is 0, the chunk is one block.
-class AffineCodec final : public CodecBase {
+class AffineCodec final : public Codec {
  public:
   AffineCodec(std::string name, int64_t block, CodecPath path)
-      : CodecBase(std::move(name), block > 0 ? block : kCacheLine, path), block_(block) {}
+      : Codec(std::move(name), block > 0 ? block : kCacheLine, path), block_(block) {}
   bool takes_residual() const override { return true; }
 
  private:
@@ -134,9 +135,6 @@ class AffineCodec final : public CodecBase {
   int64_t header_bytes(int64_t elements) const override {
     const int64_t blocks = block_ > 0 ? blocks_in(elements, block_) : 1;
     return blocks * static_cast<int64_t>(sizeof(kernels::AffineHeader));
-  }
-  int64_t header_begin(int64_t element) const override {
-    return block_ > 0 ? header_bytes(element) : 0;
   }
   int64_t code_bytes(int64_t elements) const override { return elements; }
   int64_t piece() const override { return 2 * block_; }

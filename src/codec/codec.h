@@ -18,23 +18,40 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace brigade {
 
-// A residual: where that of the last step is, and where that of this one goes.
-struct Feedback {
-  Feedback() = default;
-  Feedback(at::Tensor residual) : last(residual), next(std::move(residual)) {}
-  Feedback(at::Tensor last_given, at::Tensor next_given)
+struct OnCuda;
+namespace kernels {
+struct Messages;
+struct Reduction;
+}  // namespace kernels
+
+// How a codec computes. `by_device` is for everyone: kernels for CPU tensors, for CUDA
+// tensors too where cuda_module.h finds them, ATen operations for others. `aten` takes ATen
+// operations everywhere, so that they can be tested without an accelerator. All give the
+// same bytes, except for NaN payloads.
+enum class CodecPath { by_device, aten };
+
+// The residual of the last step, and where that of this one goes.
+struct Residuals {
+  Residuals() = default;
+  Residuals(at::Tensor residual) : last(residual), next(std::move(residual)) {}
+  Residuals(at::Tensor last_given, at::Tensor next_given)
       : last(std::move(last_given)), next(std::move(next_given)) {}
   bool defined() const { return next.defined(); }
   bool in_place() const { return last.is_same(next); }
   // part(tensor) of both.
   template <class Part>
-  Feedback each(Part part) const {
+  Residuals each(Part part) const {
     if (!defined()) return {};
-    return in_place() ? Feedback(part(next)) : Feedback(part(last), part(next));
+    Residuals parts =
+        in_place() ? Residuals(part(next)) : Residuals(part(last), part(next));
+    parts.moved = moved;
+    return parts;
   }
   // `next` gets the residual, and is to be changed in place. For those who do not change
   // every value.
@@ -45,21 +62,30 @@ struct Feedback {
 
   at::Tensor last;
   at::Tensor next;
+  // False: `last` is what the last step left, under the same division of the values among
+  // the ranks. True: it comes from elsewhere, from other buckets, another division or a
+  // checkpoint. An exchange must know; a codec need not.
+  bool moved = true;
 };
 
 // Thread-safe: all methods are const and touch nothing but their arguments. The same input
 // gives the same bytes on every rank and on every CPU. A message's memory must be aligned
 // to 4 bytes; `wire_bytes` is a multiple of 4, so messages may lie side by side in one
 // tensor. Arguments that break the vocabulary above throw brigade::Error.
+//
+// Arguments are checked here, once. A codec derives from this and gives its layout and
+// three ways to compute it. The kernels work on raw memory of a CPU, their twins on that of
+// a CUDA device. The ATen operations work on tensors of any device. All give the same
+// bytes.
 class Codec {
  public:
   virtual ~Codec() = default;
 
-  virtual std::string_view name() const = 0;
+  std::string_view name() const { return name_; }
   // The length of a chunk is a multiple of this, in elements.
-  virtual int64_t block() const = 0;
+  int64_t block() const { return granularity_; }
   // Bytes of one message for a chunk of `chunk_elements`.
-  virtual int64_t wire_bytes(int64_t chunk_elements) const = 0;
+  int64_t wire_bytes(int64_t chunk_elements) const;
   // Whether `encode` accepts a residual. The plain casts do not.
   virtual bool takes_residual() const = 0;
 
@@ -68,28 +94,91 @@ class Codec {
   // finite (NaN, Inf), its block decodes to NaN, and the block's residual stays as it was;
   // the plain casts carry over that one value. `values` is not changed. The tensors of
   // `residual` are undefined, or have the values' size, dtype and device.
-  virtual void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                      const Feedback& residual, const at::Tensor& wire) const = 0;
+  void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
+              const Residuals& residual, const at::Tensor& wire) const;
   // The first out.numel() values of the message: out = decoded, and out += decoded.
   // REQUIRES: out is 1-D contiguous float32 with numel() <= the number of values that were
   // encoded.
-  virtual void decode(const at::Tensor& wire, int64_t chunk_elements,
-                      const at::Tensor& out) const = 0;
-  // As decode(), and gives the sum of squares of what it wrote, in the same pass over
-  // memory, to a relative 1e-6; equal bits on every CPU. REQUIRES: out is on a CPU.
-  virtual double decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
-                                        const at::Tensor& out) const = 0;
-  virtual void decode_add(const at::Tensor& wire, int64_t chunk_elements,
-                          const at::Tensor& out) const = 0;
+  void decode(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out) const;
+  void decode_add(const at::Tensor& wire, int64_t chunk_elements,
+                  const at::Tensor& out) const;
 
   // The owner's part of an exchange: `wire` becomes the message of (own + the decoded
   // messages, in their order) / divisor. `messages` lie side by side, each of
   // wire_bytes(chunk_elements). With a residual, which is a share of the sum and not of the
   // mean, residual / divisor is added before, and residual = (p - decoded(wire)) * divisor.
   // `own` may be changed.
-  virtual void reduce(const at::Tensor& own, const at::Tensor& messages,
-                      int64_t chunk_elements, int divisor, const Feedback& residual,
-                      const at::Tensor& wire) const = 0;
+  void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
+              int divisor, const Residuals& residual, const at::Tensor& wire) const;
+
+ protected:
+  using Bytes = std::span<uint8_t>;
+  using ConstBytes = std::span<const uint8_t>;
+
+  Codec(std::string name, int64_t granularity, CodecPath path)
+      : name_(std::move(name)), granularity_(granularity), path_(path) {}
+
+  virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
+  // Of the codes of that many values, whatever their number.
+  virtual int64_t code_bytes(int64_t elements) const = 0;
+
+  // Values that can be encoded by themselves: a message of several times as many is their
+  // headers and their codes, one after the other. 0: only a whole chunk.
+  virtual int64_t piece() const { return 0; }
+
+  // `headers` and `codes` are the two whole parts of a message, or those of a piece. There
+  // is at least one value. The bytes behind the last value are zero already. `residual` is
+  // empty or undefined if there is none.
+  virtual void encode_kernel(std::span<const float> values, float scale,
+                             std::span<float> residual, Bytes headers,
+                             Bytes codes) const = 0;
+  // The same with a residual of last / divisor, which leaves (p - decoded) * divisor in
+  // `next`: in one pass, or false, and nothing is done.
+  virtual bool encode_share_kernel(std::span<const float> /*values*/, float /*scale*/,
+                                   std::span<const float> /*last*/,
+                                   std::span<float> /*next*/, int /*divisor*/,
+                                   Bytes /*headers*/, Bytes /*codes*/) const {
+    return false;
+  }
+  virtual void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
+                             bool add) const = 0;
+  // The same on a CUDA device: what `kernels` returns.
+  virtual int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
+                          std::span<float> residual, Bytes headers, Bytes codes) const = 0;
+  virtual int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
+                          std::span<float> out, bool add) const = 0;
+  // Whether there are twins for CUDA at all; if not, ATen's operations are used there.
+  virtual bool has_cuda_kernels() const { return true; }
+  // reduce() on a CUDA device, all in one pass.
+  virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
+                          const kernels::Reduction& reduction) const = 0;
+  virtual void encode_aten(const at::Tensor& values, float scale,
+                           const at::Tensor& residual, const at::Tensor& headers,
+                           const at::Tensor& codes) const = 0;
+  // The first `size` values.
+  virtual at::Tensor decode_aten(const at::Tensor& headers, const at::Tensor& codes,
+                                 int64_t size) const = 0;
+
+ private:
+  void decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
+                 bool add) const;
+  // encode(), but with residual / divisor, and what is lost times `divisor`.
+  void encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
+                    const Residuals& residual, int divisor, const at::Tensor& wire) const;
+  void encode_pieces(std::span<const float> values, float scale, const Residuals& residual,
+                     int divisor, Bytes headers, Bytes codes) const;
+  enum class Way { cpu, cuda, aten };
+  Way way_for(const at::Tensor& tensor) const;
+  // Throws brigade::Error where an argument breaks the vocabulary above.
+  void check_floats(const at::Tensor& tensor, const char* what,
+                    int64_t chunk_elements) const;
+  void check_residual(const Residuals& residual, const at::Tensor& values) const;
+  void check_wire(const at::Tensor& wire, const at::Tensor& values,
+                  int64_t chunk_elements) const;
+
+  std::string name_;
+  int64_t granularity_;
+  CodecPath path_;
 };
 
 }  // namespace brigade

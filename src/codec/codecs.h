@@ -6,12 +6,6 @@
 
 namespace brigade {
 
-// How a codec computes. `by_device` is for everyone: kernels for CPU tensors, for CUDA
-// tensors too where cuda_module.h finds them, ATen operations for others. `aten` takes ATen
-// operations everywhere, so that they can be tested without an accelerator. All give the
-// same bytes, except for NaN payloads.
-enum class CodecPath { by_device, aten };
-
 // Plain casts, rounded to nearest even; 2n bytes, no residual. fp16 gives Inf beyond 65504,
 // bf16 has float's range.
 std::unique_ptr<Codec> make_fp16_codec(CodecPath path = CodecPath::by_device);

@@ -1,17 +1,18 @@
 // fp16 and bf16: no header, two bytes a value.
 #include <ATen/ATen.h>
 
-#include "codec/codec_base.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "kernels/cast.h"
 
 namespace brigade {
 namespace {
 
-class HalfCodec final : public CodecBase {
+class HalfCodec final : public Codec {
  public:
   HalfCodec(std::string name, at::ScalarType dtype, const kernels::CastKernels& cast,
             CodecPath path)
-      : CodecBase(std::move(name), kCacheLine, path), dtype_(dtype), cast_(cast) {}
+      : Codec(std::move(name), kCacheLine, path), dtype_(dtype), cast_(cast) {}
 
   bool takes_residual() const override { return false; }
 

@@ -2,15 +2,16 @@
 #include <ATen/ATen.h>
 
 #include "codec/blocks_aten.h"
-#include "codec/codec_base.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "kernels/int4_block.h"
 
 namespace brigade {
 namespace {
 
-class Int4Codec final : public CodecBase {
+class Int4Codec final : public Codec {
  public:
-  explicit Int4Codec(CodecPath path) : CodecBase("int4", kBlock, path) {}
+  explicit Int4Codec(CodecPath path) : Codec("int4", kBlock, path) {}
   bool takes_residual() const override { return true; }
 
  private:

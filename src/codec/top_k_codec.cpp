@@ -5,16 +5,17 @@
 #include <cmath>
 
 #include "brigade/error.h"
-#include "codec/codec_base.h"
+#include "codec/codecs.h"
+#include "codec/cuda_module.h"
 #include "kernels/top_k.h"
 
 namespace brigade {
 namespace {
 
-class TopKCodec final : public CodecBase {
+class TopKCodec final : public Codec {
  public:
   TopKCodec(double ratio, CodecPath path)
-      : CodecBase("topk", kCacheLine, path), ratio_(ratio) {}
+      : Codec("topk", kCacheLine, path), ratio_(ratio) {}
   bool takes_residual() const override { return true; }
 
  private:
@@ -32,7 +33,6 @@ class TopKCodec final : public CodecBase {
   int64_t code_bytes(int64_t elements) const override {
     return (kept(elements) + 1) / 2 * 4;
   }
-  bool decodes_in_runs() const override { return false; }
 
   // body(where the block begins, its size, where its kept values begin, their number)
   template <class Body>

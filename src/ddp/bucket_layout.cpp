@@ -3,11 +3,7 @@
 
 namespace brigade {
 
-void DdpCore::State::rebuild_buckets() {
-  if (reducer->rebuild_buckets()) layout_agreed = false;
-}
-
-void DdpCore::rebuild_buckets() { state_->rebuild_buckets(); }
+void DdpCore::rebuild_buckets() { state_->reducer->rebuild_buckets(); }
 
 std::vector<std::vector<std::string>> DdpCore::bucket_layout() const {
   std::vector<std::vector<std::string>> buckets;

@@ -187,7 +187,7 @@ void DdpCore::State::make_reducer(const std::vector<std::vector<std::string>>& b
   initial_bucket_bytes = logger->get_bucket_sizes();
   static_first_pass_done = false;
   hooks_removed = false;
-  layout_agreed = false;
+  reducer_hook->forget_buckets();
   accumulators.clear();
   for (const at::Tensor& parameter : trained) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter).get());
@@ -226,7 +226,7 @@ void DdpCore::State::prepare_forward() {
   }
   if (joining) announce_pass();
   try {
-    rebuild_buckets();
+    reducer->rebuild_buckets();
   } catch (const c10::Error& error) {
     auto missing = torch_port::parameters_without_gradient(error.what());
     if (missing.empty()) throw;
@@ -290,7 +290,7 @@ DdpCore::DdpCore(DdpModel model, ProcessGroup group, DdpOptions options)
     state_->trained.push_back(parameter.tensor);
     state_->names.push_back(parameter.name);
     state_->sparse.push_back(parameter.sparse_gradient);
-    state_->name_of[parameter.tensor.unsafeGetTensorImpl()] = parameter.name;
+    state_->parameter_names->set(parameter.tensor, parameter.name);
   }
   if (state_->options.init_sync) state_->broadcast_model(0);
   if (state_->options.mixed_precision) {
@@ -387,7 +387,7 @@ void DdpCore::update_process_group(ProcessGroup group) {
   state_->reducer->reset_state();
   state_->enter(std::move(group));
   state_->reducer->update_process_group(state_->collectives());
-  state_->layout_agreed = false;
+  state_->reducer_hook->forget_buckets();
   if (!state_->hook || state_->hook_group) return;
   state_->make_engine();
   state_->make_reducer();
@@ -472,7 +472,7 @@ const std::vector<at::Tensor>& DdpCore::parameters() const { return state_->trai
 const std::vector<std::string>& DdpCore::parameter_names() const { return state_->names; }
 const std::vector<bool>& DdpCore::sparse_gradients() const { return state_->sparse; }
 bool DdpCore::trains(const at::Tensor& tensor) const {
-  return state_->name_of.contains(tensor.unsafeGetTensorImpl());
+  return state_->parameter_names->knows(tensor);
 }
 
 // ---- Watch ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@
 #include "ddp/low_precision.h"
 #include "engine/engine.h"
 #include "engine/failure/watched_group.h"
-#include "engine/gradient_drop.h"
+#include "engine/reducer_hook.h"
 
 namespace brigade {
 
@@ -28,7 +28,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
   std::vector<bool> sparse;
-  std::unordered_map<const c10::TensorImpl*, std::string> name_of;
+  const std::shared_ptr<engine::ParameterNames> parameter_names =
+      std::make_shared<engine::ParameterNames>();
 
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
@@ -36,9 +37,6 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   // The nodes that the Reducer has put its hooks on; it keeps them alive.
   std::vector<const torch::autograd::Node*> accumulators;
   bool hooks_removed = false;
-  // By parameter, the accumulator that a guard of guard_accumulators() is on.
-  std::unordered_map<const c10::TensorImpl*, std::shared_ptr<torch::autograd::Node>>
-      guarded;
 
   // The hook that is set, if any, the engine that runs it, and the group it was given, if
   // any. The engine goes with its group; a Reducer takes a hook once only.
@@ -50,16 +48,15 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::shared_ptr<Hook> callers_hook;
   std::shared_ptr<InBackward> in_backward;
   std::unordered_set<const c10::TensorImpl*> stepped;  // its parameters
-  const std::shared_ptr<engine::GradientDrop> gradient_drop =
-      std::make_shared<engine::GradientDrop>();
+  const std::shared_ptr<engine::ReducerHook> reducer_hook =
+      std::make_shared<engine::ReducerHook>();
   // Whether the last pass that synchronises reduces all there is, see HookPass.
   bool pass_complete = true;
   // Noted by engines that are gone, and whether the present one notes.
   std::vector<TraceEvent> trace;
   bool tracing = false;
-  // Whether all ranks are known to have the same hook, and the same buckets.
+  // Whether all ranks are known to have the same hook.
   bool hook_agreed = false;
-  bool layout_agreed = false;
   // Passes since the replicas were compared.
   int64_t unchecked_passes = 0;
 
@@ -110,14 +107,11 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void make_engine(const std::string& name = "");  // empty: a new one
   void close_engine();
   void register_hook();
-  // From then on a hook that calls backward() through the model's parameters gets an error.
-  void guard_accumulators();
   void agree_on_hook();
   void agree_on_layout();
   void agree_on_engine();
   void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
-  void rebuild_buckets();
   // replicas.cpp: called in each pass that synchronises.
   void check_replicas();
   // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,

@@ -5,9 +5,6 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/core_state.h"
-#include "engine/agreement/layout.h"
-#include "engine/bridge.h"
-#include "torch_port/reducer.h"
 
 namespace brigade {
 
@@ -28,39 +25,19 @@ void DdpCore::State::close_engine() {
 }
 
 void DdpCore::State::register_hook() {
-  auto parameter_names = std::make_shared<engine::ParameterNames>();
-  for (size_t index = 0; index < trained.size(); ++index)
-    parameter_names->set(trained[index], names[index]);
-  engine::BridgeCalls calls;
-  calls.before = [weak = weak_from_this()](const c10d::GradBucket& bucket) {
+  engine::ReducerHook::Runner runner;
+  runner.run = [weak = weak_from_this(), engine = engine,
+                names = parameter_names](const c10d::GradBucket& bucket) {
     if (auto state = weak.lock()) state->before_bucket(bucket);
+    // A copy of the bucket: the Reducer's lives on its stack.
+    return engine->run(Bucket(bucket, names->of(bucket)));
   };
-  // A copy of the bucket: the Reducer's lives on its stack.
-  calls.run = [engine = engine, parameter_names](const c10d::GradBucket& bucket) {
-    return engine->run(Bucket(bucket, parameter_names->of(bucket)));
-  };
-  reducer->register_comm_hook(engine::make_bridge(std::move(calls)));
-  guard_accumulators();
-  logger->set_comm_hook(hook->name());
-}
-
-// The Reducer would take such gradients for those of the pass that the hook runs in; and
-// where the hook runs inside of a call of its own, it would wait for itself.
-void DdpCore::State::guard_accumulators() {
-  const auto check = [weak = weak_from_this()] {
+  runner.runs_here = [weak = weak_from_this()] {
     const auto state = weak.lock();
-    if (!state || !state->engine || !engine::runs_hook_here(*state->engine)) return;
-    throw Error(
-        "backward: called by the hook of this very model, in its backward pass, for "
-        "gradients of the model's own parameters; a hook computes with its bucket");
+    return state && state->engine && engine::runs_hook_here(*state->engine);
   };
-  for (const at::Tensor& parameter : trained) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    auto& known = guarded[parameter.unsafeGetTensorImpl()];
-    if (known == accumulator) continue;
-    known = accumulator;
-    torch_port::guard_accumulator(*accumulator, check);
-  }
+  reducer_hook->attach(*reducer, std::move(runner));
+  logger->set_comm_hook(hook->name());
 }
 
 // The hook may step the bucket's parameters, so this comes first.
@@ -70,7 +47,7 @@ void DdpCore::State::before_bucket(const c10d::GradBucket& bucket) {
   if (low_precision) low_precision->restore(bucket.getParameters());
   // A pass whose gradients are not complete keeps them.
   if (!in_backward || !pass_complete) return;
-  gradient_drop->at_end_of_backward();
+  reducer_hook->drop_at_end_of_backward();
   drop_what_is_in(bucket);
 }
 
@@ -84,13 +61,12 @@ void DdpCore::State::agree_on_hook() {
 
 // Parameters may have become others since the constructor compared them.
 void DdpCore::State::agree_on_layout() {
-  if (layout_agreed) return;
-  const auto name = [this](const at::Tensor& parameter) {
-    return name_of.at(parameter.unsafeGetTensorImpl());
-  };
-  engine::agree_on_layout(group,
-                          engine::describe_layout(torch_port::buckets_of(*reducer), name));
-  layout_agreed = true;
+  reducer_hook->agree_on_buckets(*reducer, [this](const engine::Buckets& buckets) {
+    const auto name = [this](const at::Tensor& parameter) {
+      return parameter_names->of(parameter);
+    };
+    engine::agree_on_layout(group, engine::describe_layout(buckets, name));
+  });
 }
 
 // Ranks that had different hooks for a while have made different numbers of engines, which
@@ -173,7 +149,7 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
   if (s.in_backward) {
     for (const at::Tensor& parameter : s.in_backward->parameters())
       s.stepped.insert(parameter.unsafeGetTensorImpl());
-    s.gradient_drop->set_parameters(s.in_backward->parameters());
+    s.reducer_hook->set_dropped(s.in_backward->parameters());
   }
   set_hook(s.callers_hook, s.hook_group);
   if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't be told the less

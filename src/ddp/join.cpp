@@ -48,7 +48,7 @@ at::Tensor DdpCore::State::ended_ranks(bool self) const {
 }
 
 void DdpCore::State::shadow_pass() {
-  rebuild_buckets();
+  reducer->rebuild_buckets();
   agree_on_layout();
   if (has_buffers_to_sync()) broadcast_buffers(agree_on_root(false));
   at::Tensor synchronising = at::zeros({1}, at::TensorOptions(device()));

@@ -125,7 +125,7 @@ void Replica::load(States states) {
     saved.states.push_back(std::move(states.at(part.name)));
     changes.push_back(part.load(std::move(saved)));
   }
-  HookState hook{std::move(states.at(kHook).tensors), std::move(states.at(kHook).values)};
+  HookState hook = std::move(states.at(kHook));
   // This rank's own state stays, unless it has never taken part.
   if (step_ >= 0) {
     const HookState mine = hook_state();

@@ -64,8 +64,8 @@ BucketRun::BucketRun(std::shared_ptr<Engine> engine, std::shared_ptr<Pipeline> p
       bucket(std::move(bucket)),
       ticket(ticket),
       step(step),
-      bytes(payload_bytes(this->bucket.buffer())),
       future(make_future(this->bucket.buffer())),
+      cost(payload_bytes(this->bucket.buffer()), started),
       lane_(new Comm::Lane{*this, Order{ticket}}),
       comm_(std::unique_ptr<Comm::Lane>(lane_)),
       root_(drive()) {}
@@ -89,10 +89,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
                        const Order& order) {
   if (done_) return;
   const auto begin = Clock::now();
-  {
-    std::lock_guard lock(counting);
-    stretch_began = begin;
-  }
+  cost.stretch_began(begin);
   try {
     const Running running(*engine);
     at::NoGradGuard no_graph;  // a hook computes with parameters, too
@@ -105,8 +102,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     return engine->ended(*this, std::current_exception());
   }
   note(TraceEvent::Kind::compute, station, order, begin);
-  std::lock_guard lock(counting);
-  cost.encode_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  cost.stretch_ended(begin);
 }
 
 TraceEvent BucketRun::event(TraceEvent::Kind kind, size_t station, const Order& order,
@@ -171,19 +167,6 @@ void BucketRun::succeed(const at::Tensor& result) {
 void BucketRun::fail(std::exception_ptr error) {
   if (done_.exchange(true)) return;
   future->setError(std::move(error));
-}
-
-HookTraffic BucketRun::total_cost(Clock::time_point end) {
-  std::lock_guard lock(counting);
-  HookTraffic total = cost;
-  total.bytes_before = bytes;
-  const double last_stretch = std::chrono::duration<double>(end - stretch_began).count();
-  if (engine->runs_inline()) {  // one stretch in all
-    total.encode_seconds = last_stretch - total.wait_seconds;
-  } else {
-    total.decode_seconds = last_stretch;
-  }
-  return total;
 }
 
 std::string describe_bucket(const Hook& hook, int64_t index, int64_t step) {

@@ -4,16 +4,14 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
-#include <chrono>
 #include <coroutine>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "brigade/hook.h"
 #include "brigade/trace.h"
 #include "engine/pipeline.h"
+#include "engine/step_stats.h"
 #include "engine/trace.h"
 
 namespace brigade::engine {
@@ -23,7 +21,6 @@ class Engine;
 class Transfers;
 // Of a sparse tensor: its values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
-using Clock = std::chrono::steady_clock;
 // For errors.
 std::string describe_bucket(const Hook& hook, int64_t index, int64_t step);
 // Throws unless a hook's result can stand for the gradients in the buffer.
@@ -84,7 +81,6 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   Bucket bucket;
   const uint32_t ticket;
   const int64_t step;
-  const int64_t bytes;  // of the bucket as it came
   const Clock::time_point started = Clock::now();
   const c10::intrusive_ptr<c10::ivalue::Future> future;
   // Set for CUDA buckets: the stream that the hook computes on; where lanes have streams of
@@ -92,14 +88,7 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   std::optional<c10::Stream> stream;
   DeviceLanes* device_lanes = nullptr;  // the engine's; null: lanes share the stream
 
-  // What it cost, for a bucket that ended at `end`.
-  HookTraffic total_cost(Clock::time_point end);
-
-  // What it cost so far. Lanes count at the same time.
-  std::mutex counting;
-  HookTraffic cost;
-  std::map<std::string, HookTraffic> part_costs;  // by Comm::Lane::part
-  Clock::time_point stretch_began = started;
+  BucketCost cost;
 
  private:
   TraceEvent event(TraceEvent::Kind kind, size_t station, const Order& order,

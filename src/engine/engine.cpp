@@ -71,7 +71,7 @@ void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
   hook_ = std::move(hook);
   step_ = -1;
   agreed_ = agreed;
-  traffic_.reset();
+  stats_.reset();
   shape_.clear();
 }
 
@@ -143,7 +143,7 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
       make_hook("allreduce of a sparse bucket", average);
   std::lock_guard lock(mutex_);
   if (bucket.index() == 0) {
-    traffic_.begin_step();
+    stats_.begin_step();
     ++step_;
   }
   if (group_.size() > 1) watcher_.start();
@@ -151,7 +151,7 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
   std::shared_ptr<Hook> hook = as_it_is ? sparse : hook_;
   auto run = std::make_shared<BucketRun>(shared_from_this(), pipeline_, std::move(hook),
                                          std::move(bucket), tickets_++, step_);
-  traffic_.started(run->started);
+  stats_.started(run->started);
   outstanding_.emplace(run->ticket, run);
   return run;
 }
@@ -206,13 +206,8 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (run.device_lanes && group_.size() > 1)
     device_work_.add(*run.stream, {run.bucket.index(), run.step});
   const auto now = Clock::now();
-  const HookTraffic cost = run.total_cost(now);
   std::lock_guard lock(mutex_);
-  traffic_.ended(cost, run.started, now);
-  {
-    std::lock_guard counting(run.counting);
-    traffic_.add_parts(run.part_costs);
-  }
+  const HookTraffic cost = stats_.ended(run.cost, run.started, now, runs_inline_);
   outstanding_.erase(run.ticket);
 }
 
@@ -231,7 +226,7 @@ ProcessGroup Engine::peer_group(const ProcessGroup& over) {
 
 HookStats Engine::stats() const {
   std::lock_guard lock(mutex_);
-  HookStats stats = traffic_.stats();
+  HookStats stats = stats_.stats();
   if (!shape_.empty()) stats.shape = shape_;
   if (hook_) stats.history = hook_->history();
   return stats;

@@ -20,8 +20,8 @@
 #include "engine/failure/watcher.h"
 #include "engine/pipeline.h"
 #include "engine/station_groups.h"
+#include "engine/step_stats.h"
 #include "engine/trace.h"
-#include "engine/traffic_meter.h"
 
 namespace brigade::engine {
 
@@ -140,7 +140,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::map<uint32_t, std::shared_ptr<BucketRun>> outstanding_;
   uint32_t tickets_ = 0;
   int64_t step_ = -1;
-  TrafficMeter traffic_;
+  StepStats stats_;
   std::string shape_;  // of the present hook's exchanges; empty: flat
   bool agreed_ = false;
   std::string failure_;

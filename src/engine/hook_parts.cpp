@@ -107,17 +107,12 @@ Bucket BucketSequence::next(const Bucket& seen) {
 CountScope::CountScope(Comm& comm, std::string name, int64_t bytes_before)
     : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).part, std::move(name))) {
   Comm::Lane& lane = Comm::Lane::of(comm);
-  std::lock_guard lock(lane.run.counting);
-  lane.run.part_costs[lane.part].bytes_before += bytes_before;
+  lane.run.cost.covers(lane.part, bytes_before);
 }
 
 CountScope::~CountScope() {
   Comm::Lane& lane = Comm::Lane::of(comm_);
-  {
-    std::lock_guard lock(lane.run.counting);
-    lane.run.part_costs[lane.part].reduce_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-  }
+  lane.run.cost.was_under_way(lane.part, began_);
   lane.part = std::move(before_);
 }
 

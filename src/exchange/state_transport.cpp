@@ -62,8 +62,7 @@ std::string announce(const StateByRank& states) {
 
 // Returns the tensors announced by one rank, in the order in which it sends them. The
 // values for `me` go into `state`.
-std::vector<Announced> read_announced(const std::string& text, int me,
-                                      TransportedState& state) {
+std::vector<Announced> read_announced(const std::string& text, int me, NamedState& state) {
   std::vector<Announced> all;
   for (ListReader in(text); in.more();) {
     const int to = static_cast<int>(in.number());
@@ -114,10 +113,10 @@ class StateTransport {
 
 }  // namespace
 
-TransportedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
-                                 at::Device device) {
+NamedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
+                           at::Device device) {
   const int me = group.rank();
-  TransportedState state;
+  NamedState state;
   if (const auto own = mine.find(me); own != mine.end())
     state.tensors = own->second.tensors;
   const auto texts = group.gather_texts("optimizer state", announce(mine));

@@ -4,23 +4,19 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <string>
 
+#include "brigade/named_state.h"
 #include "brigade/process_group.h"
 
 namespace brigade {
 
-struct TransportedState {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> values;
-};
 // By the rank that it is for.
-using StateByRank = std::map<int, TransportedState>;
+using StateByRank = std::map<int, NamedState>;
 
 // Collective. Returns what all ranks have sent to this rank, itself included, in one. Of a
 // key that several ranks have sent, the highest rank's value stays. Tensors that came from
 // others are on `device`.
-TransportedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
-                                 at::Device device);
+NamedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
+                           at::Device device);
 
 }  // namespace brigade

@@ -14,18 +14,13 @@ at::Tensor all_messages(const at::Tensor& memory, const Chunks& chunks, int rank
   return memory.narrow(0, (ranks - 2) * chunks.message_bytes, ranks * chunks.message_bytes);
 }
 
-// `messages`: one's own first, then the others' by rank. `squares`: null, or the sums of
-// squares of the chunks are added, by owner, so that all ranks add in one order.
+// `messages`: one's own first, then the others' by rank.
 void decode_all(const Codec& codec, const Chunks& chunks, int ranks, int me,
-                const at::Tensor& messages, const at::Tensor& values, double* squares) {
-  const auto decode = [&](int place, int owner) {
-    const at::Tensor message = chunks.message(messages, place);
-    if (!squares) return codec.decode(message, chunks.length, chunks.of(values, owner));
-    *squares +=
-        codec.decode_and_sum_squares(message, chunks.length, chunks.of(values, owner));
-  };
-  for (int owner = 0; owner < ranks; ++owner)
-    decode(owner == me ? 0 : owner < me ? owner + 1 : owner, owner);
+                const at::Tensor& messages, const at::Tensor& values) {
+  for (int owner = 0; owner < ranks; ++owner) {
+    const int place = owner == me ? 0 : owner < me ? owner + 1 : owner;
+    codec.decode(chunks.message(messages, place), chunks.length, chunks.of(values, owner));
+  }
 }
 
 }  // namespace
@@ -41,13 +36,14 @@ std::string TwoPhase::division(const Comm& comm) const {
 }
 
 // Both phases. The chunks' means, still encoded, are in the memory that it gives back.
-Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Feedback residual, int divisor,
-                                          Semaphore::Permit* turn, Comm& comm) {
+Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Residuals residuals,
+                                          int divisor, Semaphore::Permit* turn,
+                                          Comm& comm) {
   const Codec& codec = *codec_;
   const int ranks = comm.size(), me = comm.rank();
   const Chunks chunks(values.numel(), ranks, codec);
   const auto residual_of = [&](int owner) {
-    return residual.each([&](const at::Tensor& whole) { return chunks.of(whole, owner); });
+    return residuals.each([&](const at::Tensor& whole) { return chunks.of(whole, owner); });
   };
 
   const int64_t bytes = (ranks - 1) * chunks.message_bytes;
@@ -72,13 +68,12 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Feedback residual, 
   co_return memory;
 }
 
-Task<void> TwoPhase::reduce_segment(at::Tensor values, Feedback residual, double* squares,
-                                    Comm& comm) {
+Task<void> TwoPhase::reduce_segment(at::Tensor values, Residuals residuals, Comm& comm) {
   const int ranks = comm.size();
-  at::Tensor memory = co_await exchange_means(values, residual, ranks, nullptr, comm);
+  at::Tensor memory = co_await exchange_means(values, residuals, ranks, nullptr, comm);
   const Chunks chunks(values.numel(), ranks, *codec_);
   decode_all(*codec_, chunks, ranks, comm.rank(), all_messages(memory, chunks, ranks),
-             values, squares);
+             values);
   pool_.give_back(std::move(memory));
 }
 
@@ -103,7 +98,7 @@ Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostParts parts, Comm& co
 // The mates get this rank's messages as they came from the other hosts: fewer bytes than
 // the values, and decoded they are the same bits.
 Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
-                                   double* squares, Comm& comm) {
+                                   Comm& comm) {
   const auto chunks_of = [&](int mate) {
     return Chunks(parts.length(mate), parts.hosts(), *codec_);
   };
@@ -136,20 +131,20 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
         mate == parts.me() ? own : incoming.narrow(0, begin, length);
     if (mate != parts.me()) begin += length;
     decode_all(*codec_, chunks_of(mate), parts.hosts(), parts.host(), messages,
-               parts.of(values, mate), squares);
+               parts.of(values, mate));
   }
   if (copies.defined()) pool_.give_back(std::move(copies));
   pool_.give_back(std::move(incoming));
 }
 
-Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Feedback residual,
-                                            bool moved, double* squares, Comm& comm) {
+Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Residuals residuals,
+                                            Comm& comm) {
   const HostParts parts(values.numel(), comm.layout(), *codec_);
   const int ranks = comm.size();
   const ProcessGroup mates = comm.host_group(), peers = comm.peer_group();
   Semaphore::Permit turn = co_await turns_.acquire(comm);
-  const at::Tensor whole = residual.copied();
-  if (whole.defined() && moved) parts.hand_over(values, whole);
+  const at::Tensor whole = residuals.copied();
+  if (whole.defined() && residuals.moved) parts.hand_over(values, whole);
   if (parts.mates() > 1) {
     GroupScope host(comm, mates);
     co_await add_up_in_host(values, parts, comm);
@@ -167,41 +162,29 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Feedback residual
   }
   {
     GroupScope host(comm, mates);
-    co_await share_in_host(values, memory, parts, squares, comm);
+    co_await share_in_host(values, memory, parts, comm);
   }
   if (memory.defined()) pool_.give_back(std::move(memory));
 }
 
-Task<void> TwoPhase::all_reduce(at::Tensor values, Feedback residual, Comm& comm,
-                                bool moved, std::optional<double>* squares) {
+Task<void> TwoPhase::all_reduce(at::Tensor values, Residuals residuals, Comm& comm) {
   if (comm.size() == 1 || values.numel() == 0) co_return;
-  const bool measures = squares && values.is_cpu();
-  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, Feedback lost,
-                                                   double* sum, Comm& lane) {
-    if (!measures) sum = nullptr;
-    return by_host ? reduce_segment_by_host(part, lost, moved, sum, lane)
-                   : reduce_segment(part, lost, sum, lane);
+  const auto reduce = [&, by_host = by_host(comm)](at::Tensor part, Residuals lost,
+                                                   Comm& lane) {
+    return by_host ? reduce_segment_by_host(part, lost, lane)
+                   : reduce_segment(part, lost, lane);
   };
   int64_t most = by_host(comm) ? kSegmentByHost : kSegment;
   if (comm.works_on_device()) most = kSegmentOnDevice;
   const int64_t count = (values.numel() + most - 1) / most;
-  if (count == 1) {
-    double sum = 0;
-    co_await reduce(values, residual, &sum, comm);
-    if (measures) *squares = sum;
-    co_return;
-  }
-  const auto segment_of = [&](const at::Tensor& whole, int index) {
-    const int64_t begin = index * most;
-    return whole.narrow(0, begin, std::min(most, whole.numel() - begin));
-  };
-  std::vector<double> sums(static_cast<size_t>(count));
+  if (count == 1) co_return co_await reduce(values, residuals, comm);
   co_await comm.split(static_cast<int>(count), [&](int index, Comm& lane) {
-    const auto part = [&](const at::Tensor& whole) { return segment_of(whole, index); };
-    return reduce(part(values), residual.each(part), &sums[static_cast<size_t>(index)],
-                  lane);
+    const auto part = [&](const at::Tensor& whole) {
+      const int64_t begin = index * most;
+      return whole.narrow(0, begin, std::min(most, whole.numel() - begin));
+    };
+    return reduce(part(values), residuals.each(part), lane);
   });
-  if (measures) *squares = std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace brigade

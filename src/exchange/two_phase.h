@@ -12,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/buffer_pool.h"
@@ -33,40 +32,32 @@ class TwoPhase {
 
   // `values`, one dimension of contiguous float32, becomes the mean over the ranks, up to
   // the codec's error; every rank, the owner too, writes what it decodes, so all end with
-  // the same bits. With one rank nothing happens. `residual`: undefined, or error feedback
+  // the same bits. With one rank nothing happens. `residuals`: undefined, or error feedback
   // of the same size, updated: over the ranks, the mean of the residuals is exactly what
   // the results so far lack (the owner takes the error of phase two upon itself, times the
-  // number of ranks; its own values lose nothing in phase one). `moved`: the residual may
-  // be other than zero outside of this rank's part, because it was not left behind by the
-  // last call with this division(); costs a pass over both tensors. Buckets may be under
-  // way side by side.
+  // number of ranks; its own values lose nothing in phase one). Where they have moved since
+  // the last call with this division(), they may be other than zero outside of this rank's
+  // part, which costs a pass over both tensors. Buckets may be under way side by side.
   //
   // Sends, with W ranks, 2 (W - 1) / W times the codec's bytes a rank. Where ranks share
   // hosts, with H hosts, a host sends 2 (H - 1) / H times the codec's bytes to others.
-  //
-  // `squares`: null, or becomes the sum of squares of the values, taken while they are
-  // decoded; stays empty where nothing is decoded, and off the CPU. All ranks find the same
-  // bits.
-  Task<void> all_reduce(at::Tensor values, Feedback residual, Comm& comm, bool moved = true,
-                        std::optional<double>* squares = nullptr);
+  Task<void> all_reduce(at::Tensor values, Residuals residuals, Comm& comm);
 
-  // Tells where this rank's residual can be other than zero: for `moved`, and for
+  // Tells where this rank's residual can be other than zero: for Residuals::moved, and for
   // checkpoints.
   std::string division(const Comm& comm) const;
 
  private:
   bool by_host(const Comm& comm) const;
-  // One segment. `squares`: null, or the sum of squares of the segment is added.
-  Task<void> reduce_segment(at::Tensor values, Feedback residual, double* squares,
-                            Comm& comm);
-  Task<void> reduce_segment_by_host(at::Tensor values, Feedback residual, bool moved,
-                                    double* squares, Comm& comm);
+  // One segment.
+  Task<void> reduce_segment(at::Tensor values, Residuals residuals, Comm& comm);
+  Task<void> reduce_segment_by_host(at::Tensor values, Residuals residuals, Comm& comm);
   // `turn`, if not null, is released after the first phase.
-  Task<at::Tensor> exchange_means(at::Tensor values, Feedback residual, int divisor,
+  Task<at::Tensor> exchange_means(at::Tensor values, Residuals residuals, int divisor,
                                   Semaphore::Permit* turn, Comm& comm);
   Task<void> add_up_in_host(at::Tensor values, HostParts parts, Comm& comm);
   Task<void> share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
-                           double* squares, Comm& comm);
+                           Comm& comm);
 
   const std::shared_ptr<const Codec> codec_;
   const bool flat_;

@@ -9,28 +9,28 @@
 
 namespace brigade {
 
-Feedback ErrorMemory::of(const Bucket& bucket) {
-  std::shared_ptr<Flat>& flat = flat_[bucket.names().front()];
+Residuals ErrorMemory::of(const Bucket& bucket, const std::string& division) {
+  const std::string& name = bucket.names().front();
+  std::shared_ptr<Flat>& flat = flat_[name];
   if (!flat || !fits(bucket, flat)) {
     flat = assemble(bucket);
-    division_.erase(bucket.names().front());
+    division_.erase(name);
     // Buckets that were rebuilt leave memory behind that no parameter uses any more.
     std::erase_if(flat_, [](const auto& entry) { return entry.second.use_count() == 1; });
   }
-  if (!reverts_ || flat->written) return flat->now;
-  if (!flat->other.defined())
-    flat->other = base::empty_in_huge_pages(flat->now.sizes(), flat->now.options());
-  use_on_current_stream(flat->other);
-  std::swap(flat->now, flat->other);
-  flat->written = true;
-  return {flat->other, flat->now};
+  Residuals residuals = in(*flat);
+  residuals.moved = std::exchange(division_[name], division) != division;
+  return residuals;
 }
 
-bool ErrorMemory::moved(const Bucket& bucket, const std::string& division) {
-  std::string& last = division_[bucket.names().front()];
-  if (last == division) return false;
-  last = division;
-  return true;
+Residuals ErrorMemory::in(Flat& flat) const {
+  if (!reverts_ || flat.written) return flat.now;
+  if (!flat.other.defined())
+    flat.other = base::empty_in_huge_pages(flat.now.sizes(), flat.now.options());
+  use_on_current_stream(flat.other);
+  std::swap(flat.now, flat.other);
+  flat.written = true;
+  return {flat.other, flat.now};
 }
 
 bool ErrorMemory::fits(const Bucket& bucket, const std::shared_ptr<Flat>& flat) const {

@@ -18,12 +18,9 @@ class ErrorMemory {
   // The errors of the bucket's parameters, as float32 tensors of the buffer's length. They
   // are zero at first. What is written into `next` is kept for the next step; every value
   // must be. It is the same memory as `last`, unless commit() was called since the last
-  // call.
-  Feedback of(const Bucket& bucket);
-  // To be called after of(). False: they are as the last step left them, under the same
-  // `division` of the values among the ranks. True: they come from elsewhere, from other
-  // buckets, another division or a checkpoint.
-  bool moved(const Bucket& bucket, const std::string& division);
+  // call. `division`: how the values are divided among the ranks, for Residuals::moved;
+  // hooks that do not divide them need none.
+  Residuals of(const Bucket& bucket, const std::string& division = "");
 
   void save(HookState& state) const;
   void load(const HookState& state);
@@ -47,6 +44,7 @@ class ErrorMemory {
   };
   bool fits(const Bucket& bucket, const std::shared_ptr<Flat>& flat) const;
   std::shared_ptr<Flat> assemble(const Bucket& bucket);
+  Residuals in(Flat& flat) const;
 
   std::map<std::string, Place> errors_;
   // By the name of the first parameter.

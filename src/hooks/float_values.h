@@ -2,8 +2,6 @@
 #pragma once
 #include <ATen/ATen.h>
 
-#include <optional>
-
 namespace brigade {
 
 // The buffer itself if it is float32, else a copy, which give_back() writes back.
@@ -12,10 +10,6 @@ class FloatValues {
   explicit FloatValues(at::Tensor buffer)
       : buffer_(std::move(buffer)), values_(buffer_.to(at::kFloat)) {}
   const at::Tensor& values() const { return values_; }
-  // `squares` if they are those of what give_back() gives: not where it rounds.
-  std::optional<double>* measured(std::optional<double>* squares) const {
-    return values_.is_same(buffer_) ? squares : nullptr;
-  }
   at::Tensor give_back() {
     if (!values_.is_same(buffer_)) buffer_.copy_(values_);
     return buffer_;

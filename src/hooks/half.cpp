@@ -1,6 +1,5 @@
 #include <ATen/ATen.h>
 
-#include "brigade/measuring_hook.h"
 #include "codec/codecs.h"
 #include "codec/cuda_module.h"
 #include "exchange/two_phase.h"
@@ -15,7 +14,7 @@ bool has_kernels(const at::Tensor& buffer) {
          cuda_kernels(buffer.device());
 }
 
-class HalfHook : public MeasuringHook {
+class HalfHook : public Hook {
  public:
   HalfHook(std::string name, at::ScalarType dtype, std::unique_ptr<Codec> codec, bool flat)
       : name_(std::move(name)),
@@ -25,8 +24,7 @@ class HalfHook : public MeasuringHook {
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
 
-  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
-                                      std::optional<double>* squares) override {
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor buffer = bucket.buffer();
     if (comm.works_on_device()) {
       // NCCL's own all-reduce adds halves on the wire, and knows the hosts; dividing first
@@ -37,8 +35,7 @@ class HalfHook : public MeasuringHook {
       co_return buffer;
     }
     FloatValues values(buffer);
-    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false,
-                                  values.measured(squares));
+    co_await exchange_.all_reduce(values.values(), Residuals(), comm);
     co_return values.give_back();
   }
 

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "brigade/hook.h"
-#include "codec/codec.h"
 
 namespace brigade {
 
@@ -12,10 +11,5 @@ namespace brigade {
 std::shared_ptr<Hook> make_int8(bool flat);
 // The same with half a byte a value and 4 bytes for each 128 values: 0.531 bytes.
 std::shared_ptr<Hook> make_int4(bool flat);
-
-// The same with any codec that takes a residual. `options`: how the fingerprint names those
-// of the codec.
-std::shared_ptr<Hook> make_with_feedback(std::shared_ptr<const Codec> codec, bool flat,
-                                         std::string options);
 
 }  // namespace brigade

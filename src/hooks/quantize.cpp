@@ -1,4 +1,3 @@
-#include "brigade/measuring_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/dense.h"
@@ -7,18 +6,16 @@
 namespace brigade {
 namespace {
 
-class QuantizeHook : public MeasuringHook {
+class QuantizeHook : public Hook {
  public:
   QuantizeHook(std::string name, std::unique_ptr<Codec> codec, bool flat)
       : name_(std::move(name)), flat_(flat), exchange_(std::move(codec), flat) {}
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return name_ + (flat_ ? ":flat=1" : ""); }
 
-  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
-                                      std::optional<double>* squares) override {
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), at::Tensor(), comm, false,
-                                  values.measured(squares));
+    co_await exchange_.all_reduce(values.values(), Residuals(), comm);
     co_return values.give_back();
   }
 

@@ -105,13 +105,13 @@ Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
   if (bucket.is_last()) ++step_;
   if (comm.size() == 1 || n == 0) co_return bucket.buffer();
   FloatValues floats(bucket.buffer());
-  const Feedback feedback = errors_.of(bucket);
-  at::Tensor values = floats.values(), error = feedback.next;
+  const Residuals residuals = errors_.of(bucket);
+  at::Tensor values = floats.values(), error = residuals.next;
   const auto count = static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(n)));
   const at::Tensor places = draw(n, count, key, values.device());
 
   // The error becomes what is to be sent at some time; what is sent now leaves it.
-  at::add_out(error, feedback.last, values);
+  at::add_out(error, residuals.last, values);
   at::Tensor message = at::empty({count + 1}, values.options());
   at::Tensor sent = message.narrow(0, 0, count), flaw = message.narrow(0, count, 1);
   at::index_select_out(sent, error, 0, places);

@@ -10,20 +10,13 @@ namespace brigade::kernels {
 // Each block of 1,024 values in float32, by lanes; the blocks in float64. The relative
 // error is below 1e-6 whatever the size. Zero elements give 0; any alignment.
 using SumSquares = double (*)(std::span<const float> values) noexcept;
-// values[i] *= factor, and the sum of squares of what they become, in one pass.
-using ScaleAndSumSquares = double (*)(std::span<float> values, float factor) noexcept;
-
-struct SquaresKernels {
-  SumSquares sum;
-  ScaleAndSumSquares scale_and_sum;
-};
 
 // REQUIRES: isa_runs(isa). Isa::portable is the reference; the others equal it bit for bit,
 // so that ranks on different machines find the same.
-const SquaresKernels& squares_kernels(Isa isa = isa_best()) noexcept;
+SumSquares sum_squares_kernel(Isa isa = isa_best()) noexcept;
 
 inline double sum_squares(std::span<const float> values) noexcept {
-  return squares_kernels().sum(values);
+  return sum_squares_kernel()(values);
 }
 
 }  // namespace brigade::kernels

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "hooks/stream_use.h"
+#include "optim/norm.h"
 
 namespace brigade::optim {
 namespace {
@@ -105,12 +106,12 @@ void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
   held_.clear();  // of a pass that failed
   buckets_ = 0;
-  MeasuringWrapper::begin_pass(pass);
+  HookWrapper::begin_pass(pass);
 }
 
 void StepHook::check_dtype(at::ScalarType dtype) const {
   if (c10::isComplexType(dtype)) refuse_complex(dtype);
-  MeasuringWrapper::check_dtype(dtype);
+  HookWrapper::check_dtype(dtype);
 }
 
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass) {
@@ -153,11 +154,7 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, Result 
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
   }
-  if (wanted == Result::measured) {
-    const Measured found = co_await reduce_inner_measured(bucket, comm);
-    reduced.result = found.result;
-    reduced.squares = found.squares;
-  } else if (wanted == Result::undivided) {
+  if (wanted == Result::undivided) {
     const Undivided found = co_await reduce_inner_undivided(bucket, comm);
     reduced.result = found.result;
     reduced.scale = found.scale;
@@ -173,7 +170,7 @@ Task<at::Tensor> StepHook::reduce(Bucket bucket, Comm& comm) {
   const bool by_norm = std::ranges::any_of(plan_->attached, [](const Attached& each) {
     return each.options.clip_grad_norm.has_value();
   });
-  const Result wanted = by_norm ? Result::measured : Result::undivided;
+  const Result wanted = by_norm ? Result::plain : Result::undivided;
   Reduced reduced = co_await reduce_only(std::move(bucket), comm, wanted);
   at::Tensor result = reduced.result;
   if (by_norm) {
@@ -235,13 +232,7 @@ void StepHook::scale_by_norm_on_device(std::vector<Reduced>& all) const {
 void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
   std::map<const Attached*, double> squares;
   for (const Reduced& reduced : all) {
-    const std::vector<BucketItem>& items = reduced.items;
-    const Attached* by = clipper_of(items);
-    if (reduced.squares && by) {
-      squares[by] += *reduced.squares;
-      continue;
-    }
-    for (const BucketItem& item : items) {
+    for (const BucketItem& item : reduced.items) {
       if (!is_clipped(item)) continue;
       squares[item.attached] +=
           squares_in(gradient_in(reduced.result, item.parameter, item.offset));

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "brigade/hook_wrapper.h"
 #include "brigade/optim/in_backward.h"
-#include "optim/norm.h"
 
 namespace brigade::optim {
 
@@ -53,13 +53,13 @@ void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
 // parameter if the parameter is dense.
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
 
-class StepHook : public MeasuringWrapper {
+class StepHook : public HookWrapper {
  public:
   // `owns_gradients`: only this hook writes reduced gradients into the parameters' grad(),
   // and it drops those of parameters that step.
   StepHook(std::shared_ptr<Hook> inner, std::shared_ptr<const Plan> plan,
            bool owns_gradients)
-      : MeasuringWrapper(std::move(inner)),
+      : HookWrapper(std::move(inner)),
         plan_(std::move(plan)),
         owns_gradients_(owns_gradients) {}
 
@@ -78,11 +78,10 @@ class StepHook : public MeasuringWrapper {
     // What the gradients in it are still to be multiplied with; finish() does.
     double scale = 1;
     int64_t index = 0;                     // the bucket's
-    std::optional<double> squares = {};    // as in Measured
     std::optional<c10::Event> ready = {};  // on a device: when the result is there
   };
-  // What else is wanted of the result: the scale need not be 1; or its norm will be needed.
-  enum class Result { plain, undivided, measured };
+  // Undivided: the result's scale need not be 1.
+  enum class Result { plain, undivided };
   Task<Reduced> reduce_only(Bucket bucket, Comm& comm, Result wanted);
   // Steps its parameters.
   void finish(Reduced& reduced);

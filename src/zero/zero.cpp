@@ -10,6 +10,7 @@
 
 #include "base/huge_pages.h"
 #include "exchange/flat_sender.h"
+#include "exchange/state_transport.h"
 #include "zero/group_checks.h"
 #include "zero/zero_state.h"
 
@@ -250,7 +251,7 @@ std::function<void()> ZeroRedundancyOptimizer::load_shards(
   return [this, locals = load_into_new(state, owners), owners] { adopt(locals, owners); };
 }
 
-void ZeroRedundancyOptimizer::load_state(const OptimizerState& whole) {
+void ZeroRedundancyOptimizer::load_consolidated(const OptimizerState& whole) {
   adopt(load_into_new(whole, owners_), owners_);
 }
 
@@ -273,8 +274,7 @@ void ZeroRedundancyOptimizer::assign(const std::vector<int>& owners) {
       merge(by_rank[to], with_prefix(group_prefix(g), groups_[g].local->state(parameters)));
     }
   }
-  OptimizerState state =
-      exchange_optimizer_states(group_, std::move(by_rank), parameters_.front().device());
+  OptimizerState state = exchange_states(group_, by_rank, parameters_.front().device());
   merge(state, shard_state());  // options, where nobody has sent anything
   adopt(load_into_new(state, owners), owners);
 }

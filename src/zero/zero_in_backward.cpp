@@ -54,12 +54,11 @@ class ZeroHookImpl : public ZeroHook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
   // ---- ShardedOptimizer
-  using ZeroHook::load_state;
   OptimizerState shard_state() const override;
   std::function<void()> load_shards(const std::vector<OptimizerState>& shards,
                                     int saved_ranks) override;
   OptimizerState consolidate(int to) const override;
-  void load_state(const OptimizerState& whole) override {
+  void load_consolidated(const OptimizerState& whole) override {
     adopt(load_into_new(cut_shards(flatten_state(whole, parameters_), parameters_, me())));
   }
   void set_lr(double lr) override {

@@ -51,24 +51,13 @@ OptimizerState without_prefix(const std::string& prefix, const OptimizerState& s
   return out;
 }
 
-OptimizerState exchange_optimizer_states(const ProcessGroup& group,
-                                         std::map<int, OptimizerState> mine,
-                                         at::Device device) {
-  StateByRank sent;
-  for (auto& [to, state] : mine)
-    sent[to] = {std::move(state.tensors), std::move(state.values)};
-  TransportedState received = exchange_states(group, sent, device);
-  return {std::move(received.tensors), std::move(received.values)};
-}
-
 OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to) {
   OptimizerState sent = mine;
   sent.values.erase(kOwnersKey);
   if (group.rank() == to) {
     for (auto& [key, tensor] : sent.tensors) tensor = tensor.detach().clone().cpu();
   }
-  OptimizerState whole =
-      exchange_optimizer_states(group, {{to, std::move(sent)}}, at::kCPU);
+  OptimizerState whole = exchange_states(group, {{to, std::move(sent)}}, at::kCPU);
   return group.rank() == to ? whole : OptimizerState{};
 }
 

@@ -1,6 +1,5 @@
 // The state of ZeRO's optimizers: its keys, and how it comes together from all ranks.
 #pragma once
-#include <map>
 #include <string>
 
 #include "brigade/optim/optimizer.h"
@@ -23,10 +22,6 @@ void merge(OptimizerState& into, OptimizerState from);
 OptimizerState with_prefix(const std::string& prefix, const OptimizerState& state);
 OptimizerState without_prefix(const std::string& prefix, const OptimizerState& state);
 
-// Collective. exchange_states (exchange/state_transport.h) for the state of optimizers.
-OptimizerState exchange_optimizer_states(const ProcessGroup& group,
-                                         std::map<int, OptimizerState> mine,
-                                         at::Device device);
 // Collective. All ranks' states in one on rank `to`, in host memory, copied.
 OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to);
 

@@ -141,7 +141,7 @@ TEST_P(CudaZero, OneFormGoesOnFromTheStateOfAnother) {
           for (size_t index = 0; index < saved.size(); ++index)
             at::Tensor(second.parameters()[index]).copy_(saved[index]);
         }
-        second.sharded().load_state(whole);
+        second.sharded().load_consolidated(whole);
         second.train(3, 5);
         expect_same(group, second.parameters(), first.parameters());
       }

@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "brigade/process_group.h"
 #include "codec/codecs.h"
 
 namespace brigade::testing {
@@ -65,18 +63,6 @@ inline at::Tensor two_phase_mean(const std::vector<at::Tensor>& inputs, const Co
     chunks.push_back(coded_once(sum, codec, chunk, 1.0 / static_cast<double>(ranks)));
   }
   return at::cat(chunks);
-}
-
-// They are those of the result, and the same bits on all ranks.
-inline void expect_squares_of(const at::Tensor& result,
-                              const std::optional<double>& squares,
-                              const ProcessGroup& group) {
-  ASSERT_TRUE(squares);
-  const double exact = result.to(at::kDouble).square().sum().item<double>();
-  EXPECT_NEAR(*squares, exact, 1e-6 * exact);
-  at::Tensor of_rank_0 = at::full({1}, *squares, at::kDouble);
-  group.broadcast(of_rank_0, 0);
-  EXPECT_EQ(of_rank_0.item<double>(), *squares);
 }
 
 }  // namespace brigade::testing

@@ -21,7 +21,7 @@ TEST(StateTransport, EveryRankGetsWhatAllHaveSentToIt) {
       mine[to].values[name] = "for:" + std::to_string(to);
       mine[to].values["shared"] = std::to_string(group.rank());
     }
-    const TransportedState got = exchange_states(group, mine, at::kCPU);
+    const NamedState got = exchange_states(group, mine, at::kCPU);
     for (int from = 0; from < group.size(); ++from) {
       const std::string name = "from." + std::to_string(from);
       if (from == 1 && group.rank() == 2) {

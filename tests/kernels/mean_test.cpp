@@ -69,20 +69,13 @@ TEST(SumSquares, IsThatOfFloat64WithinAMillionth) {
   EXPECT_NEAR(sum_squares(Floats(20'000'000, 1.0F)), 2e7, 1);
 }
 
-TEST(SumSquares, EveryInstructionSetGivesTheReferencesBitsAlsoWhereItScales) {
+TEST(SumSquares, EveryInstructionSetGivesTheReferencesBits) {
   for (std::size_t size : {0, 1, 31, 32, 33, 1023, 1024, 1025, 300'000}) {
     const Floats values = random_parts(1, size)[0];
-    const SquaresKernels& reference = squares_kernels(Isa::portable);
-    Floats thirds = values;
-    for (float& value : thirds) value *= 0.3F;
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
       if (!isa_runs(isa)) continue;
       SCOPED_TRACE(std::string(isa_name(isa)) + " of " + std::to_string(size));
-      const SquaresKernels& kernels = squares_kernels(isa);
-      EXPECT_EQ(kernels.sum(values), reference.sum(values));
-      Floats scaled = values;
-      EXPECT_EQ(kernels.scale_and_sum(scaled, 0.3F), reference.sum(thirds));
-      EXPECT_EQ(scaled, thirds);
+      EXPECT_EQ(sum_squares_kernel(isa)(values), sum_squares_kernel(Isa::portable)(values));
     }
   }
 }

@@ -36,12 +36,12 @@ ALLOWED = {
 PUBLIC = {
     "error": "error",
     "export": "error",
+    "named_state": "error",
     "task": "engine",
     "comm": "engine",
     "bucket": "engine",
     "hook": "engine",
     "revertible_hook": "engine",
-    "measuring_hook": "engine",
     "trace": "engine",
     "collect_tensors": "ddp",
     "ddp_core": "ddp",

@@ -47,7 +47,7 @@ class LayerCheck(unittest.TestCase):
                 found = self.complaints(f"src/{layer}/a.cpp", f'#include "{name}"\n')
                 self.assertTrue(any(f"{name} is private" in line for line in found), (layer, name, found))
             self.assertEqual(self.complaints(f"src/{layer}/a.cpp", '#include "brigade/hook.h"\n'), [], layer)
-        self.assertEqual(self.complaints("src/ddp/a.cpp", '#include "engine/bridge.h"\n'), [])
+        self.assertEqual(self.complaints("src/ddp/a.cpp", '#include "engine/reducer_hook.h"\n'), [])
 
     def test_the_one_place_that_runs_hooks_itself_may_know_the_engine_and_nothing_more(self):
         place = "src/local_sgd/hook_averaging.cpp"

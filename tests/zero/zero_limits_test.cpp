@@ -76,7 +76,7 @@ TEST(ZeroLimits, EveryFormGoesOnFromTheStateOfEveryOther) {
           for (auto& item : second.net()->named_parameters())
             item.value().copy_(saved.at(item.key()));
         }
-        second.sharded().load_state(whole);
+        second.sharded().load_consolidated(whole);
         EXPECT_EQ(second.sharded().lr(), 0.02);
         second.go_on_at(3);
         second.train(3);

@@ -237,7 +237,7 @@ TEST(Zero, GoesOnFromConsolidatedState) {
       const auto from = first.net()->named_parameters();
       for (auto& item : second.net()->named_parameters())
         item.value().copy_(from[item.key()]);
-      second.sharded().load_state(whole);
+      second.sharded().load_consolidated(whole);
       EXPECT_EQ(second.sharded().lr(), 0.02);
       torch::AutoGradMode grad(true);
       // The buckets of the second are its first ones: the sums of two ranks have one order.
@@ -324,7 +324,7 @@ TEST(Zero, StateThatDoesNotFitIsRefusedAndChangesNothing) {
       const OptimizerState before = zero.sharded().consolidate(0);
       OptimizerState other = sgd.sharded().consolidate(0);
       const auto refused = [&](const OptimizerState& state) {
-        return thrown_text<ConfigError>([&] { zero.sharded().load_state(state); });
+        return thrown_text<ConfigError>([&] { zero.sharded().load_consolidated(state); });
       };
       if (group.rank() == 0) {
         expect_contains(refused(other), "the state is of sgd");

@@ -21,6 +21,7 @@
 
 #include "brigade/error.h"
 #include "brigade/export.h"
+#include "brigade/named_state.h"
 #include "brigade/optim/functional.h"
 
 namespace brigade::optim {
@@ -30,10 +31,7 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 // An optimizer's state as a checkpoint stores it. A tensor's key is the parameter's name, a
 // dot and the slot's name: "layer.weight.exp_avg". The values are the number of steps of
 // each parameter, and the options.
-struct OptimizerState {
-  std::map<std::string, at::Tensor> tensors = {};
-  std::map<std::string, std::string> values = {};
-};
+using OptimizerState = NamedState;
 
 // What an optimizer keeps for one parameter.
 struct Slots {

@@ -115,7 +115,7 @@ class BRIGADE_API ShardedOptimizer {
   virtual OptimizerState consolidate(int to = 0) const = 0;
   // Takes this rank's share of a consolidated state, of any number of ranks. All ranks load
   // the same.
-  virtual void load_state(const OptimizerState& whole) = 0;
+  virtual void load_consolidated(const OptimizerState& whole) = 0;
 
   // In bytes, of the tensors kept on this rank.
   int64_t state_bytes() const;
@@ -156,7 +156,7 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   std::function<void()> load_shards(const std::vector<OptimizerState>& shards,
                                     int saved_ranks) override;
   OptimizerState consolidate(int to = 0) const override;
-  void load_state(const OptimizerState& whole) override;
+  void load_consolidated(const OptimizerState& whole) override;
   void set_lr(double lr) override;
   void set_lr(size_t group, double lr) override;
   double lr(size_t group = 0) const override;

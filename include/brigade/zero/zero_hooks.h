@@ -65,8 +65,6 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
 class BRIGADE_API ZeroHook : public Hook, public ShardedOptimizer {
  public:
   std::string name() const override { return "zero"; }
-  using Hook::load_state;
-  using ShardedOptimizer::load_state;
 };
 
 // Attaches the hook "zero" to the model, instead of any other hook, and gives it. When

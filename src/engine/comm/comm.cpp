@@ -41,12 +41,7 @@ struct Collective::Operation {
     if (!issue) return;
     issued = Clock::now();
     started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
-    std::lock_guard lock(lane.run.counting);
-    for (HookTraffic* cost : lane.costs()) {
-      ++cost->collectives;
-      cost->bytes_sent += bytes_sent;
-      cost->bytes_to_other_hosts += bytes_away;
-    }
+    lane.run.cost.issued(lane.part, bytes_sent, bytes_away);
   }
   void finish() {
     // The collective is complete by now: wait() throws its error and orders the current
@@ -65,9 +60,7 @@ struct Collective::Operation {
                     bytes_sent, (*transfers)->completed_at());
     }
     if (unstage) unstage();
-    const double waited = std::chrono::duration<double>(Clock::now() - issued).count();
-    std::lock_guard lock(lane.run.counting);
-    for (HookTraffic* cost : lane.costs()) cost->wait_seconds += waited;
+    lane.run.cost.waited(lane.part, issued);
   }
 };
 

@@ -1,7 +1,5 @@
 // Where a Comm stands in the pipeline.
 #pragma once
-#include <c10/util/SmallVector.h>
-
 #include "brigade/hook.h"
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
@@ -37,12 +35,6 @@ struct Comm::Lane {
   engine::DevicePoint began = nullptr, ended = nullptr;  // the last one, for the trace
 
   const ProcessGroup& group() const { return over ? over : run.engine->group(); }
-  // Where the lane's work counts: the bucket's, and the part's. REQUIRES: run.counting is
-  // held.
-  c10::SmallVector<HookTraffic*, 2> costs() {
-    if (part.empty()) return {&run.cost};
-    return {&run.cost, &run.part_costs[part]};
-  }
   static Lane& of(Comm& comm) { return *comm.lane_; }
 };
 

@@ -92,7 +92,7 @@ class BatchedPowerSGD : public PowerSGDBase {
   }
 
  private:
-  void project(const Cut& values, const Feedback& error, const at::Tensor& q,
+  void project(const Cut& values, const Residuals& error, const at::Tensor& q,
                const at::Tensor& p) const;
   void project_back(const Cut& sum, const at::Tensor& p, const at::Tensor& q) const;
   void rebuild_rows(const Cut& to, const at::Tensor& error, const at::Tensor& p,
@@ -113,8 +113,8 @@ class BatchedPowerSGD : public PowerSGDBase {
 };
 
 // P = (M + error) Q, and the error becomes that sum.
-void BatchedPowerSGD::project(const Cut& values, const Feedback& error, const at::Tensor& q,
-                              const at::Tensor& p) const {
+void BatchedPowerSGD::project(const Cut& values, const Residuals& error,
+                              const at::Tensor& q, const at::Tensor& p) const {
   at::Tensor whole = values.whole(p);
   std::optional<Cut> last, sum;
   if (error.defined())
@@ -231,7 +231,7 @@ Task<at::Tensor> BatchedPowerSGD::reduce(Bucket bucket, Comm& comm) {
   count(bucket, n, (rows + side) * rank);
 
   at::Tensor values = buffer.to(options), memory;
-  const Feedback feedback = options_.use_error_feedback ? errors_.of(bucket) : Feedback();
+  const Residuals feedback = options_.use_error_feedback ? errors_.of(bucket) : Residuals();
   const at::Tensor error = feedback.next;
   at::Tensor q = start_of(bucket, side, rank, options, memory);
   at::Tensor p = at::empty({1, rows, rank}, options);

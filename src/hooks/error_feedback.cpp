@@ -1,16 +1,19 @@
-#include "hooks/int8.h"
+#include <c10/util/StringUtil.h>
 
-#include "brigade/measuring_hook.h"
 #include "brigade/revertible_hook.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"
 #include "hooks/float_values.h"
+#include "hooks/int8.h"
+#include "hooks/ratio.h"
+#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {
 
-class FeedbackHook : public MeasuringHook, public RevertibleHook {
+// What the codec loses is added in the next step.
+class FeedbackHook : public Hook, public RevertibleHook {
  public:
   FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
       : name_(codec->name()), exchange_(std::move(codec), flat) {
@@ -20,18 +23,14 @@ class FeedbackHook : public MeasuringHook, public RevertibleHook {
   std::string name() const override { return name_; }
   std::string fingerprint() const override { return fingerprint_; }
 
-  Task<at::Tensor> reduce_and_measure(Bucket bucket, Comm& comm,
-                                      std::optional<double>* squares) override {
-    Feedback error;
-    bool moved = false;
+  Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
+    Residuals residuals;
     if (comm.size() > 1) {
       division_ = exchange_.division(comm);
-      error = errors_.of(bucket);
-      moved = errors_.moved(bucket, division_);
+      residuals = errors_.of(bucket, division_);
     }
     FloatValues values(bucket.buffer());
-    co_await exchange_.all_reduce(values.values(), error, comm, moved,
-                                  values.measured(squares));
+    co_await exchange_.all_reduce(values.values(), residuals, comm);
     co_return values.give_back();
   }
 
@@ -67,9 +66,10 @@ std::shared_ptr<Hook> make_int8(bool flat) {
 std::shared_ptr<Hook> make_int4(bool flat) {
   return std::make_shared<FeedbackHook>(make_int4_codec(), flat, "");
 }
-std::shared_ptr<Hook> make_with_feedback(std::shared_ptr<const Codec> codec, bool flat,
-                                         std::string options) {
-  return std::make_shared<FeedbackHook>(std::move(codec), flat, std::move(options));
+std::shared_ptr<Hook> make_top_k(double ratio, bool flat) {
+  check_ratio("topk", ratio);
+  return std::make_shared<FeedbackHook>(make_top_k_codec(ratio), flat,
+                                        c10::str("ratio=", ratio));
 }
 
 }  // namespace brigade

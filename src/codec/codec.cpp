@@ -1,4 +1,4 @@
-#include "codec/codec_base.h"
+#include "codec/codec.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -8,14 +8,10 @@
 #include <bit>
 
 #include "brigade/error.h"
-#include "kernels/sum_squares.h"
+#include "codec/cuda_module.h"
 
 namespace brigade {
 namespace {
-
-// Values that are still in the first cache when their squares are added up. A multiple of
-// every codec's block.
-constexpr int64_t kRun = 2048;
 
 template <class T>
 std::span<T> span_of(const at::Tensor& tensor) {
@@ -49,7 +45,7 @@ void divide(std::span<const float> from, float divisor, std::span<float> to) {
 
 }  // namespace
 
-CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
+Codec::Way Codec::way_for(const at::Tensor& tensor) const {
   if (path_ == CodecPath::aten) return Way::aten;
   if (tensor.is_cpu()) return Way::cpu;
   const bool kernels =
@@ -57,7 +53,7 @@ CodecBase::Way CodecBase::way_for(const at::Tensor& tensor) const {
   return kernels ? Way::cuda : Way::aten;
 }
 
-int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
+int64_t Codec::wire_bytes(int64_t chunk_elements) const {
   if (chunk_elements < 0 || chunk_elements % granularity_ != 0) {
     throw Error("codec " + name_ + ": a chunk of " + std::to_string(chunk_elements) +
                 " elements; expected a multiple of " + std::to_string(granularity_));
@@ -65,14 +61,14 @@ int64_t CodecBase::wire_bytes(int64_t chunk_elements) const {
   return header_bytes(chunk_elements) + code_bytes(chunk_elements);
 }
 
-void CodecBase::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
-                       const Feedback& residual, const at::Tensor& wire) const {
+void Codec::encode(const at::Tensor& values, int64_t chunk_elements, double scale,
+                   const Residuals& residual, const at::Tensor& wire) const {
   encode_share(values, chunk_elements, scale, residual, 1, wire);
 }
 
-void CodecBase::encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
-                             const Feedback& residual, int divisor,
-                             const at::Tensor& wire) const {
+void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
+                         const Residuals& residual, int divisor,
+                         const at::Tensor& wire) const {
   check_floats(values, "values", chunk_elements);
   check_residual(residual, values);
   check_wire(wire, values, chunk_elements);
@@ -115,9 +111,9 @@ void CodecBase::encode_share(const at::Tensor& values, int64_t chunk_elements, d
   if (divides) lost.mul_(by);
 }
 
-void CodecBase::encode_pieces(std::span<const float> values, float scale,
-                              const Feedback& residual, int divisor, Bytes headers,
-                              Bytes codes) const {
+void Codec::encode_pieces(std::span<const float> values, float scale,
+                          const Residuals& residual, int divisor, Bytes headers,
+                          Bytes codes) const {
   if (!residual.defined()) return encode_kernel(values, scale, {}, headers, codes);
   const auto next = span_of<float>(residual.next);
   if (residual.in_place() && divisor == 1)
@@ -139,9 +135,9 @@ void CodecBase::encode_pieces(std::span<const float> values, float scale,
   }
 }
 
-void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
-                       int64_t chunk_elements, int divisor, const Feedback& residual,
-                       const at::Tensor& wire) const {
+void Codec::reduce(const at::Tensor& own, const at::Tensor& messages,
+                   int64_t chunk_elements, int divisor, const Residuals& residual,
+                   const at::Tensor& wire) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
   if (way_for(own) != Way::cuda || own.numel() == 0) {
@@ -168,40 +164,18 @@ void CodecBase::reduce(const at::Tensor& own, const at::Tensor& messages,
   });
 }
 
-void CodecBase::decode(const at::Tensor& wire, int64_t chunk_elements,
-                       const at::Tensor& out) const {
+void Codec::decode(const at::Tensor& wire, int64_t chunk_elements,
+                   const at::Tensor& out) const {
   decode_to(wire, chunk_elements, out, false);
 }
 
-double CodecBase::decode_and_sum_squares(const at::Tensor& wire, int64_t chunk_elements,
-                                         const at::Tensor& out) const {
-  check_floats(out, "out", chunk_elements);
-  check_wire(wire, out, chunk_elements);
-  const auto to = span_of<float>(out);
-  if (way_for(out) != Way::cpu || !decodes_in_runs()) {
-    decode_to(wire, chunk_elements, out, false);
-    return kernels::sum_squares(to);
-  }
-  const ConstBytes bytes = const_span_of<uint8_t>(wire);
-  const int64_t split = header_bytes(chunk_elements);
-  const ConstBytes headers = bytes.first(split), codes = bytes.subspan(split);
-  double squares = 0;
-  for (int64_t at = 0; at < out.numel(); at += kRun) {
-    const auto run = to.subspan(at, std::min(kRun, out.numel() - at));
-    decode_kernel(headers.subspan(header_begin(at)), codes.subspan(code_bytes(at)), run,
-                  false);
-    squares += kernels::sum_squares(run);
-  }
-  return squares;
-}
-
-void CodecBase::decode_add(const at::Tensor& wire, int64_t chunk_elements,
-                           const at::Tensor& out) const {
+void Codec::decode_add(const at::Tensor& wire, int64_t chunk_elements,
+                       const at::Tensor& out) const {
   decode_to(wire, chunk_elements, out, true);
 }
 
-void CodecBase::decode_to(const at::Tensor& wire, int64_t chunk_elements,
-                          const at::Tensor& out, bool add) const {
+void Codec::decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
+                      bool add) const {
   check_floats(out, "out", chunk_elements);
   check_wire(wire, out, chunk_elements);
   if (out.numel() == 0) return;
@@ -221,8 +195,8 @@ void CodecBase::decode_to(const at::Tensor& wire, int64_t chunk_elements,
   add ? out.add_(decoded) : out.copy_(decoded);
 }
 
-void CodecBase::check_floats(const at::Tensor& tensor, const char* what,
-                             int64_t chunk_elements) const {
+void Codec::check_floats(const at::Tensor& tensor, const char* what,
+                         int64_t chunk_elements) const {
   if (tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.dim() == 1 &&
       tensor.is_contiguous() && tensor.numel() <= chunk_elements) {
     return;
@@ -232,7 +206,7 @@ void CodecBase::check_floats(const at::Tensor& tensor, const char* what,
               std::to_string(chunk_elements) + " elements");
 }
 
-void CodecBase::check_residual(const Feedback& residual, const at::Tensor& values) const {
+void Codec::check_residual(const Residuals& residual, const at::Tensor& values) const {
   if (!residual.defined()) return;
   if (!takes_residual()) throw Error("codec " + name_ + " takes no residual");
   for (const at::Tensor& tensor : {residual.last, residual.next}) {
@@ -245,8 +219,8 @@ void CodecBase::check_residual(const Feedback& residual, const at::Tensor& value
   }
 }
 
-void CodecBase::check_wire(const at::Tensor& wire, const at::Tensor& values,
-                           int64_t chunk_elements) const {
+void Codec::check_wire(const at::Tensor& wire, const at::Tensor& values,
+                       int64_t chunk_elements) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   if (wire.defined() && wire.scalar_type() == at::kByte && wire.dim() == 1 &&
       wire.is_contiguous() && wire.numel() == bytes && wire.device() == values.device() &&

@@ -1,4 +1,4 @@
-#include "engine/gradient_drop.h"
+#include "engine/reducer_hook.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,16 +10,16 @@
 namespace brigade {
 namespace {
 
-TEST(GradientDrop, DropsAtTheEndOfEveryPassAlsoAfterOneThatFailed) {
+TEST(ReducerHook, DropsGradientsAtTheEndOfEveryPassAlsoAfterOneThatFailed) {
   testing::run_ranks(1, [](ProcessGroup) {
     at::Tensor parameter = at::ones({3}).requires_grad_(true);
-    const auto drop = std::make_shared<engine::GradientDrop>();
-    drop->set_parameters({parameter});
-    drop->at_end_of_backward();  // outside of a pass: nothing
+    const auto hook = std::make_shared<engine::ReducerHook>();
+    hook->set_dropped({parameter});
+    hook->drop_at_end_of_backward();  // outside of a pass: nothing
     bool fails = false;
     parameter.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
-      drop->at_end_of_backward();
-      drop->at_end_of_backward();  // as for the next bucket
+      hook->drop_at_end_of_backward();
+      hook->drop_at_end_of_backward();  // as for the next bucket
       if (fails) throw std::runtime_error("the pass fails");
       return gradient;
     });
@@ -31,7 +31,7 @@ TEST(GradientDrop, DropsAtTheEndOfEveryPassAlsoAfterOneThatFailed) {
     fails = false;
     pass();
     EXPECT_FALSE(parameter.grad().defined()) << "the pass after a failed one keeps it";
-    drop->set_parameters({});
+    hook->set_dropped({});
     pass();
     EXPECT_TRUE(parameter.grad().defined());
   });

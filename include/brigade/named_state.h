@@ -1,0 +1,16 @@
+// Tensors and texts by name: what something keeps from step to step, as a checkpoint stores
+// it and as it travels between ranks.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+namespace brigade {
+
+struct NamedState {
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> values = {};
+};
+
+}  // namespace brigade

@@ -1,0 +1,76 @@
+// What a hook costs, bucket by bucket and step by step. Bytes and seconds are counted here
+// and nowhere else.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/hook.h"
+
+namespace brigade::engine {
+
+using Clock = std::chrono::steady_clock;
+
+// One bucket's, so far. Thread-safe: its lanes count at the same time. What has a label
+// (CountScope) counts for the bucket and under the label; an empty label is none.
+class BucketCost {
+ public:
+  // `bytes`: of the bucket as it came.
+  BucketCost(int64_t bytes, Clock::time_point started)
+      : bytes_(bytes), stretch_began_(started) {}
+
+  // A stretch of the hook's code ran from `begin` until now: stretch_began() is called
+  // before, stretch_ended() after it, except after the bucket's last one.
+  void stretch_began(Clock::time_point begin);
+  void stretch_ended(Clock::time_point begin);
+  // A collective was issued; this rank sends so many bytes in it, some to other hosts.
+  void issued(const std::string& label, int64_t bytes_sent, int64_t bytes_to_other_hosts);
+  // What was issued then is complete.
+  void waited(const std::string& label, Clock::time_point since);
+  // Gradients of so many bytes are the label's; and it was under way since then.
+  void covers(const std::string& label, int64_t bytes);
+  void was_under_way(const std::string& label, Clock::time_point since);
+
+  // For a bucket that ended at `end`. `in_one_stretch`: the hook ran from beginning to end
+  // on one thread.
+  HookTraffic total(Clock::time_point end, bool in_one_stretch) const;
+  std::map<std::string, HookTraffic> by_label() const;
+
+ private:
+  template <class Change>
+  void change(const std::string& label, Change change);
+
+  const int64_t bytes_;
+  mutable std::mutex mutex_;
+  HookTraffic cost_;
+  std::map<std::string, HookTraffic> by_label_;
+  Clock::time_point stretch_began_;
+};
+
+// Adds up what buckets cost. Not thread-safe.
+class StepStats {
+ public:
+  void reset() { *this = {}; }
+  void begin_step();
+  // A bucket was handed over; the last one's time is the end of the backward pass.
+  void started(Clock::time_point at) { last_start_ = at; }
+  // A bucket that started at `begin` is reduced; gives what it cost in all.
+  HookTraffic ended(const BucketCost& cost, Clock::time_point begin, Clock::time_point end,
+                    bool in_one_stretch);
+  HookStats stats() const;
+
+ private:
+  HookTraffic this_step() const;
+
+  HookTraffic before_this_step_;
+  HookTraffic step_cost_;
+  std::vector<std::pair<Clock::time_point, Clock::time_point>> reductions_;  // of this step
+  Clock::time_point last_start_;
+  std::map<std::string, HookTraffic> by_label_;
+};
+
+}  // namespace brigade::engine
