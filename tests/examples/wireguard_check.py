@@ -132,6 +132,8 @@ class Host:
                 for port in ports:
                     one = stack.enter_context(socket.socket())
                     one.setblocking(False)
+                    # Closing resets the connection: nothing of it may be on the link later.
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     one.connect_ex((address, port))
                     waiting[one.fileno()] = one, port
                     poll.register(one, select.POLLOUT)
@@ -182,26 +184,26 @@ def bytes_from(host):
     return int(counters.split()[0])
 
 
-def readme_lines(node_rank, program, interface, master):
-    """What README says to type on this host, for that program; without the tunnel: for another interface and address."""
-    text = (RECIPE / "README.md").read_text()
-    export, = re.findall(r"^export .*?(?= *#)", text, re.MULTILINE)
-    line, = re.findall(rf"^brigade run .*--node-rank {node_rank} .*?(?= *#)", text, re.MULTILINE)
-    words = f"{export}\nexec {BIN}/{line}".replace(" -n 8 ", " -n 1 ").replace("./train", program)
-    return words.replace("brigade0", interface).replace(TUNNEL[0], master)
+def readme(command):
+    """The line of README.md that begins so, without its comment."""
+    line, = re.findall(rf"^{re.escape(command)}.*?(?= *(?:#|$))", (RECIPE / "README.md").read_text(), re.MULTILINE)
+    return line
 
 
 class Job:
-    """A program on both hosts, in the tunnel or without it."""
+    """A program on both hosts, started by the lines of README.md; without the tunnel: with another interface and address in them."""
 
-    def __init__(self, hosts, program, folder, interface="brigade0", master=TUNNEL[0]):
+    def __init__(self, program, folder, workers=1, interface="brigade0", master=TUNNEL[0]):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIGADE_TIMEOUT": "60", "BRIGADE_GRACE": "5"}
         self.launchers, self.outputs = [], []
-        for host in hosts:
+        for host in HOSTS[:2]:
+            line = f"{readme('export')}\nexec {BIN}/{readme(f'brigade run -n 8 --nnodes 2 --node-rank {host.number}')}"
+            for shown, used in (("-n 8", f"-n {workers}"), ("./train", program), ("brigade0", interface), (TUNNEL[0], master)):
+                line = line.replace(shown, used)
             self.outputs.append(pathlib.Path(folder) / f"host{host.number}.log")
             with self.outputs[-1].open("w") as log:
-                command = host.inside("bash", "-c", readme_lines(host.number, program, interface, master))
-                self.launchers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment))
+                self.launchers.append(subprocess.Popen(host.inside("bash", "-c", line), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                       cwd=folder, env=environment))
 
     def end(self):
         for launcher in self.launchers:
@@ -232,7 +234,7 @@ class Job:
             raise AssertionError(f"the job has failed\n{self.said()}")
 
 
-HOSTS, KEYS = [], []
+HOSTS, KEYS = [], []  # public keys
 
 
 def setUpModule():
@@ -246,8 +248,10 @@ def setUpModule():
     run("ip", "link", "set", "bridge0", "up")
     HOSTS.extend(map(Host, range(3)))
     KEYS.extend(host.tunnel("key") for host in HOSTS)
-    for number in (0, 1):
-        HOSTS[number].tunnel("up", number, LINK[1 - number], KEYS[1 - number])
+    for number, other in ((0, 1), (1, 0)):
+        shown = f"10.0.0.{other + 1}"
+        line = readme(f"./tunnel up {number}").replace(f"KEY_OF_{shown}", KEYS[other]).replace(shown, LINK[other])
+        HOSTS[number].run("bash", "-c", f"cd {RECIPE} && {line}")
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
@@ -258,7 +262,7 @@ class Jobs(unittest.TestCase):
 
     @classmethod
     def job(cls, *program, **more):
-        job = Job(HOSTS[:2], " ".join(map(str, program)), cls.folder, **more)
+        job = Job(" ".join(map(str, program)), cls.folder, **more)
         cls.addClassCleanup(job.end)
         return job
 
@@ -284,6 +288,7 @@ class AJobInTheTunnel(Jobs):
         cls.start_training()
 
     def test_nothing_listens_outside_it(self):
+        self.assertIn((TUNNEL[0], MASTER_PORT), HOSTS[0].listens())
         for host, inner, _, _ in self.places():
             self.assertEqual({address for address, _ in host.listens()}, {inner})
             self.assertEqual({port for _, port in host.bound("udp", "07")}, {WIREGUARD})
@@ -299,6 +304,9 @@ class AJobInTheTunnel(Jobs):
             stranger.tunnel("up", 1 - host.number, outer, KEYS[host.number])
             self.assertIn("dev brigade0", stranger.run("ip", "route", "get", inner))
             self.assertEqual(stranger.reaches(inner, ports, SILENCE), [])
+            _, received, sent = stranger.run("wg", "show", "brigade0", "transfer").split()
+            self.assertGreater(int(sent), 0)
+            self.assertEqual(int(received), 0)
             stranger.tunnel("down")
             self.assertNotIn("brigade0", stranger.run("ip", "link") + stranger.run("nft", "list", "tables"))
 
@@ -335,9 +343,9 @@ class Training(Jobs):
 
     def test_two_hosts_train_with_int8_over_the_tunnel(self):
         result = pathlib.Path(self.folder) / "result.json"
-        self.job(BIN / "brigade", "train", "--hook", "int8", "--steps", 60, "--json", result).wait()
+        self.job(BIN / "brigade", "train", "--hook", "int8", "--steps", 60, "--json", result, workers=2).wait()
         fingerprints = json.loads(result.read_text())["fingerprints"]
-        self.assertEqual(len(fingerprints), 2)
+        self.assertEqual(len(fingerprints), 4)
         self.assertEqual(len(set(fingerprints)), 1)
 
     def test_gradients_that_are_read_on_the_link_are_not_read_with_the_tunnel(self):
