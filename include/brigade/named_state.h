@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tensors and texts by name: what something keeps from step to step, as a checkpoint stores
 // it and as it travels between ranks.
 #pragma once
