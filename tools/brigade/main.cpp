@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/exception_text.h"
+#include "brigade/error.h"
 #include "brigade/launch.h"
 #include "common/command.h"
 #include "common/standard_output.h"
@@ -16,9 +18,19 @@
 namespace {
 
 constexpr std::array kCommands{
-    &brigade::tool::add_bench, &brigade::tool::add_demo,  &brigade::tool::add_info,
-    &brigade::tool::add_plan,  &brigade::tool::add_run,   &brigade::tool::add_selftest,
-    &brigade::tool::add_top,   &brigade::tool::add_train,
+    &brigade::tool::add_bench, &brigade::tool::add_demo,     &brigade::tool::add_info,
+    &brigade::tool::add_run,   &brigade::tool::add_selftest, &brigade::tool::add_top,
+    &brigade::tool::add_train,
+};
+
+// Subcommands that were there once, and what to use instead.
+struct Removed {
+  std::string_view name, instead;
+};
+constexpr std::array kRemoved{
+    Removed{"plan",
+            "use 'brigade bench', which measures the hooks here and prints at which "
+            "link speed each overtakes all-reduce"},
 };
 
 int fail(const std::string& command, const char* what, int exit_code) {
@@ -54,8 +66,18 @@ std::vector<std::string> without_separator(const CLI::App& app, int argc, char**
   return words;
 }
 
+void refuse_removed(const std::vector<std::string>& words) {
+  for (const auto& [name, instead] : kRemoved) {
+    if (!words.empty() && words[0] == name) {
+      throw brigade::ConfigError("unknown command '" + words[0] +
+                                 "': " + std::string(instead));
+    }
+  }
+}
+
 int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
   std::vector<std::string> words = without_separator(app, argc, argv);
+  refuse_removed(words);
   // CLI11 takes them from the back.
   std::ranges::reverse(words);
   app.parse(std::move(words));
