@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
 from . import _native
+from ._setting import hook_table
 
 __all__ = ["CompressedReduceScatter", "set_reduce_scatter"]
 
@@ -66,14 +67,19 @@ class _Blocks:
         return values.flatten(1)[:, :length]
 
 
-# By name: how values travel, and whether what one step lost is added in the next.
-_CODECS: dict[str, tuple[Any, bool]] = {
-    "fp16": (_Half(torch.float16), False),
-    "bf16": (_Half(torch.bfloat16), False),
-    "int8": (_Blocks(256, affine=False), True),
-    "quantize_per_channel": (_Blocks(512, affine=True), False),
-    "quantize_per_tensor": (_Blocks(None, affine=True), False),
+# By the names of hooks: how values travel.
+_CODECS: dict[str, _Half | _Blocks] = {
+    "fp16": _Half(torch.float16),
+    "bf16": _Half(torch.bfloat16),
+    "int8": _Blocks(256, affine=False),
+    "quantize_per_channel": _Blocks(512, affine=True),
+    "quantize_per_tensor": _Blocks(None, affine=True),
 }
+
+
+def _has_error_feedback(name: str) -> bool:
+    """Whether what one step lost is added in the next, as the hook of that name does."""
+    return next(entry.error_feedback for entry in hook_table() if entry.name == name)
 
 
 class _Encoder:
@@ -82,13 +88,13 @@ class _Encoder:
     def __init__(self, name: str) -> None:
         if name not in _CODECS:
             raise _native.ConfigError(f"set_reduce_scatter: no codec named '{name}'; known: {', '.join(_CODECS)}")
-        self._codec, self._feedback = _CODECS[name]
+        self._codec, self._feedback = _CODECS[name], _has_error_feedback(name)
         self._error: torch.Tensor | None = None
 
     def encode(self, rows: torch.Tensor) -> torch.Tensor:
         if self._error is not None and self._error.shape == rows.shape:
             rows = rows + self._error
-        message: torch.Tensor = self._codec.encode(rows)
+        message = self._codec.encode(rows)
         if self._feedback:
             lost = rows - self.decode(message, rows.size(1))
             # What is not finite has no error that could be made up for.
@@ -96,8 +102,7 @@ class _Encoder:
         return message
 
     def decode(self, message: torch.Tensor, length: int) -> torch.Tensor:
-        values: torch.Tensor = self._codec.decode(message, length)
-        return values
+        return self._codec.decode(message, length)
 
     def sum_of_own_row(self, rows: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, int]:
         """The sum of all ranks' row of this rank's number, in float32, and the bytes of what was encoded for it."""

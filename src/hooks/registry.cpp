@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <variant>
 
 #include "base/option_spec.h"
 #include "brigade/hooks/power_sgd.h"
@@ -35,11 +36,11 @@ constexpr std::array kWrappers{
     Wrapper{"fp16", fp16_compress_wrapper}, Wrapper{"bf16", bf16_compress_wrapper},
     Wrapper{"node", node_wrapper}, Wrapper{"small", small_wrapper}};
 
-// A row of the table, with what only this file uses.
+// A row of the table, with what only this file uses. A hook that is made of others has a
+// MakeOfHooks: its options are texts of hooks.
 struct Row {
   HookEntry entry;
-  Make make;
-  MakeOfHooks make_of_hooks = nullptr;  // instead: its options are texts of other hooks
+  std::variant<Make, MakeOfHooks> make;
 };
 
 template <std::shared_ptr<Hook> (*factory)()>
@@ -103,75 +104,136 @@ const std::vector<std::string_view> kPowerSGDOptions = [] {
   return options;
 }();
 
+constexpr std::string_view kIndexError =
+    "PyTorch's fails over Gloo: IndexError in its own hook";
+
+// They send one value of 100 by default. A value waits for about 100 steps, and is then
+// sent about 100 times as large: a step's result has sqrt(0.01) * 100 = 10 times the size
+// of the gradients, and differs from their mean by that and a little more.
+constexpr double kFewValuesTolerance = 12;
+
+using Fails = TorchHook::Fails;
+
 const std::array kRows{
-    Row{{"allreduce", "the exact mean, in the gradients' own dtype", {}, 1e-5, false},
+    Row{{.name = "allreduce",
+         .summary = "the exact mean, in the gradients' own dtype",
+         .tolerance = 1e-5,
+         .torch = {.name = "default_hooks.allreduce_hook", .tolerance = 1e-5}},
         plain<make_allreduce>},
-    Row{{"fp16", "send fp16, sum in fp32: half the bytes", kDenseOptions, 1e-3, false},
+    Row{{.name = "fp16",
+         .summary = "send fp16, sum in fp32: half the bytes",
+         .options = kDenseOptions,
+         .tolerance = 1e-3,
+         .as_candidate = "fp16",
+         .torch = {.name = "default_hooks.fp16_compress_hook", .tolerance = 2e-3}},
         dense<make_fp16>},
-    Row{{"bf16", "send bf16, sum in fp32: half the bytes, float's range", kDenseOptions,
-         8e-3, false},
+    Row{{.name = "bf16",
+         .summary = "send bf16, sum in fp32: half the bytes, float's range",
+         .options = kDenseOptions,
+         .tolerance = 8e-3,
+         .torch = {.name = "default_hooks.bf16_compress_hook", .tolerance = 2e-2}},
         dense<make_bf16>},
-    Row{{"quantize_per_tensor", "affine uint8, one scale a chunk: a quarter of the bytes",
-         kDenseOptions, 5e-2, false},
+    Row{{.name = "quantize_per_tensor",
+         .summary = "affine uint8, one scale a chunk: a quarter of the bytes",
+         .options = kDenseOptions,
+         .tolerance = 5e-2,
+         .torch = {.name = "quantization_hooks.quantization_pertensor_hook",
+                   .tolerance = 5e-2,
+                   .fails = Fails::over_gloo,
+                   .why = kIndexError}},
         dense<make_quantize_per_tensor>},
-    Row{{"quantize_per_channel", "affine uint8, a scale for each 512 values", kDenseOptions,
-         1e-2, false},
+    Row{{.name = "quantize_per_channel",
+         .summary = "affine uint8, a scale for each 512 values",
+         .options = kDenseOptions,
+         .tolerance = 1e-2,
+         .torch = {.name = "quantization_hooks.quantization_perchannel_hook",
+                   .tolerance = 5e-2,
+                   .fails = Fails::over_gloo,
+                   .why = kIndexError}},
         dense<make_quantize_per_channel>},
-    Row{{"powersgd", "low-rank matrices: rank (rows + columns) numbers for rows x columns",
-         kPowerSGDOptions, 1.0, true},
+    Row{{.name = "powersgd",
+         .summary = "low-rank matrices: rank (rows + columns) numbers for rows x columns",
+         .options = kPowerSGDOptions,
+         .tolerance = 1.0,
+         .error_feedback = true,
+         .in_short_runs = "powersgd:rank=2,start=10",
+         // The exact steps at the beginning of `auto` are its warm-up.
+         .as_candidate = "powersgd:rank=2,start=0",
+         .torch = {.name = "powerSGD_hook.powerSGD_hook",
+                   .tolerance = 1.0,
+                   .fails = Fails::over_gloo_with_buckets,
+                   .why = "PyTorch's hangs over Gloo with more than one bucket"}},
         power_sgd<make_power_sgd>},
-    Row{{"batched_powersgd",
-         "the whole bucket as one low-rank square: fewest bytes, coarsest",
-         kBatchedPowerSGDOptions, 1.0, true},
+    Row{{.name = "batched_powersgd",
+         .summary = "the whole bucket as one low-rank square: fewest bytes, coarsest",
+         .options = kBatchedPowerSGDOptions,
+         .tolerance = 1.0,
+         .error_feedback = true,
+         .in_short_runs = "batched_powersgd:start=10",
+         .torch = {.name = "powerSGD_hook.batched_powerSGD_hook",
+                   .tolerance = 1.0,
+                   .fails = Fails::always,
+                   .why = "PyTorch's fails: an assertion on its own matrix"}},
         power_sgd<make_batched_power_sgd>},
-    Row{{"noop", "no communication: only to see what it costs", {}, -1, false},
+    Row{{.name = "noop",
+         .summary = "no communication: only to see what it costs",
+         .tolerance = -1,
+         .torch = {.name = "debugging_hooks.noop_hook", .tolerance = -1}},
         plain<make_noop>},
-    Row{{"int8", "int8 with a scale for each 256 values and error feedback", kDenseOptions,
-         1.5e-2, true},
+    Row{{.name = "int8",
+         .summary = "int8 with a scale for each 256 values and error feedback",
+         .options = kDenseOptions,
+         .tolerance = 1.5e-2,
+         .error_feedback = true,
+         .as_candidate = "int8"},
         dense<make_int8>},
-    Row{{"int4", "rotated int4 with a scale for each 128 values and error feedback",
-         kDenseOptions, 2e-1, true},
+    Row{{.name = "int4",
+         .summary = "rotated int4 with a scale for each 128 values and error feedback",
+         .options = kDenseOptions,
+         .tolerance = 2e-1,
+         .error_feedback = true,
+         .as_candidate = "int4"},
         dense<make_int4>},
-    Row{{"topk",
-         "the largest values and their places, the rest in later steps",
-         {"ratio", "flat", "small"},
-         12.0,
-         true},
+    Row{{.name = "topk",
+         .summary = "the largest values and their places, the rest in later steps",
+         .options = {"ratio", "flat", "small"},
+         .tolerance = kFewValuesTolerance,
+         .error_feedback = true,
+         .in_short_runs = "topk:ratio=0.1"},
         top_k},
-    Row{{"randomk",
-         "values drawn at random, the same on all ranks, the rest in later steps",
-         {"ratio", "seed"},
-         12.0,
-         true},
+    Row{{.name = "randomk",
+         .summary =
+             "values drawn at random, the same on all ranks, the rest in later steps",
+         .options = {"ratio", "seed"},
+         .tolerance = kFewValuesTolerance,
+         .error_feedback = true,
+         .in_short_runs = "randomk:ratio=0.1"},
         random_k},
-    Row{{"fixed",
-         "the exact mean, added up in the order of the ranks: always the same bits",
-         {},
-         1e-5,
-         false},
+    Row{{.name = "fixed",
+         .summary = "the exact mean, added up in the order of the ranks: always the same "
+                    "bits",
+         .tolerance = 1e-5},
         plain<make_fixed>},
-    Row{{"rules",
-         "a hook for each kind of parameter, by name: PATTERN=HOOK;PATTERN=HOOK",
-         {},
-         1.5e-2,
-         true,
-         true},
-        nullptr,
+    Row{{.name = "rules",
+         .summary = "a hook for each kind of parameter, by name: PATTERN=HOOK;PATTERN=HOOK",
+         .tolerance = 1.5e-2,
+         .error_feedback = true},
         make_rules},
-    Row{{"auto",
-         "exact averaging, or whatever is measured to be quicker here",
-         {"least", "among"},
-         1.5e-2,
-         true,
-         true},
-        nullptr,
+    Row{{.name = "auto",
+         .summary = "exact averaging, or whatever is measured to be quicker here",
+         .options = {"least", "among"},
+         .tolerance = 1.5e-2,
+         .error_feedback = true},
         make_auto_of},
 };
 
 const std::vector<HookEntry>& entries() {
   static const std::vector<HookEntry> all = [] {
     std::vector<HookEntry> list;
-    for (const Row& row : kRows) list.push_back(row.entry);
+    for (const Row& row : kRows) {
+      list.push_back(row.entry);
+      list.back().of_hooks = std::holds_alternative<MakeOfHooks>(row.make);
+    }
     return list;
   }();
   return all;
@@ -198,12 +260,13 @@ const Row& find(std::string_view name) {
   return *found;
 }
 
-// Null: no such row.
-const Row* find_of_hooks(std::string_view name) {
-  const auto found = std::ranges::find_if(kRows, [&](const Row& row) {
-    return row.make_of_hooks != nullptr && row.entry.name == name;
-  });
-  return found == kRows.end() ? nullptr : &*found;
+// Null: no such row, or one that is not made of hooks.
+MakeOfHooks find_of_hooks(std::string_view name) {
+  const auto found =
+      std::ranges::find(kRows, name, [](const Row& row) { return row.entry.name; });
+  const auto* make =
+      found == kRows.end() ? nullptr : std::get_if<MakeOfHooks>(&found->make);
+  return make ? *make : nullptr;
 }
 
 Wrap find_wrapper(std::string_view name) {
@@ -221,20 +284,20 @@ std::span<const HookEntry> hook_table() { return entries(); }
 std::shared_ptr<Hook> make_hook(std::string_view spec) {
   const std::string_view head = hook_head(spec);
   // What follows it may be texts of hooks, with a '+' of their own.
-  const Row* of_hooks = find_of_hooks(head.substr(head.rfind('+') + 1));
+  const MakeOfHooks of_hooks = find_of_hooks(head.substr(head.rfind('+') + 1));
   const size_t plus = (of_hooks ? head : spec).find('+');
   if (plus != std::string_view::npos) {
     return find_wrapper(spec.substr(0, plus))(make_hook(spec.substr(plus + 1)));
   }
   const std::string_view options = hook_options(spec);
-  if (of_hooks) return of_hooks->make_of_hooks(options);
+  if (of_hooks) return of_hooks(options);
   if (const HookFactory factory = registered_factory(head)) {
     auto hook = factory(parse_arguments(head, options));
     if (!hook) throw ConfigError("hook '" + std::string(head) + "': its factory gave none");
     return hook;
   }
   const Row& row = find(head);
-  return row.make(
+  return std::get<Make>(row.make)(
       base::OptionSpec(row.entry.name, options, row.entry.options, "hook", bare_options()));
 }
 

@@ -136,6 +136,7 @@ TEST(AutoOverALink, CompressesWhereItPaysAndLooksAgainWhenTheLinkBecomesQuick) {
   // The one bucket, before the first choice.
   EXPECT_NE(history[0].find(": exposed a step: bucket 0: "), std::string::npos)
       << history[0];
+  EXPECT_NE(history[1].find(": trying fp16: "), std::string::npos) << history[1];
   // A line for each choice that is another than the one before, and by rank 0 only.
   std::vector<std::string> expected, told;
   for (size_t index = 0; index < made.size(); ++index) {

@@ -28,9 +28,8 @@ inline std::shared_ptr<Hook> scripted_auto(const ProcessGroup& group) {
                                                {0, false, "back"},
                                                {2, true, "int4"}}
                         : std::vector<Verdict>(3, Verdict{2, true, "mine"});
-  return make_auto(
-      "", {{"int8", make_hook("int8")}, {"int4", make_hook("int4")}},
-      [script](auto, auto) { return std::make_unique<ScriptedJudge>(script); });
+  return make_auto("", {{"int8", make_hook("int8")}, {"int4", make_hook("int4")}},
+                   [script](auto) { return std::make_unique<ScriptedJudge>(script); });
 }
 
 }  // namespace brigade::testing

@@ -47,7 +47,7 @@ def test_the_program_is_passed_through():
     assert told.returncode == 0 and told.stdout.startswith("brigade "), told
 
 
-@pytest.mark.parametrize("subcommand", ["info", "selftest", "demo", "train", "bench", "run", "plan"])
+@pytest.mark.parametrize("subcommand", ["info", "selftest", "demo", "train", "bench", "run"])
 def test_every_subcommand_tells_its_options(said, subcommand):
     told = said(subcommand, "--help")
     assert told.returncode == 0 and "--help" in told.stdout and subcommand in told.stdout, told

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/exception_text.h"
@@ -17,9 +18,8 @@
 namespace {
 
 constexpr std::array kCommands{
-    &brigade::tool::add_bench, &brigade::tool::add_demo, &brigade::tool::add_info,
-    &brigade::tool::add_plan,  &brigade::tool::add_run,  &brigade::tool::add_selftest,
-    &brigade::tool::add_train,
+    &brigade::tool::add_bench, &brigade::tool::add_demo,     &brigade::tool::add_info,
+    &brigade::tool::add_run,   &brigade::tool::add_selftest, &brigade::tool::add_train,
 };
 
 int fail(const std::string& command, const char* what, int exit_code) {

@@ -27,21 +27,41 @@ enum class DDPCommHookType {
   NOOP,
 };
 
+// PyTorch's hook that does the same, for comparisons with it.
+struct TorchHook {
+  enum class Fails : std::uint8_t { never, over_gloo, over_gloo_with_buckets, always };
+  // In torch.distributed.algorithms.ddp_comm_hooks: "default_hooks.fp16_compress_hook".
+  // Empty: PyTorch has none.
+  std::string_view name = {};
+  // What one step of it may be off by, as HookEntry::tolerance; it adds up less exactly.
+  double tolerance = 0;
+  // Where it cannot be used, and how it fails there. `over_gloo_with_buckets`: over Gloo,
+  // where there are two buckets or more.
+  Fails fails = Fails::never;
+  std::string_view why = {};
+};
+
 // One row of the table of hooks, which the command line, Python, the contract tests and the
 // docs read.
 struct HookEntry {
   std::string_view name;
   std::string_view summary;
   // Names of its options, in the order in which help shows them.
-  std::vector<std::string_view> options;
+  std::vector<std::string_view> options = {};
   // What the contract tests hold it to, as a relative error of the mean of one step
   // (Frobenius norm); negative: the result is not a mean.
-  double tolerance;
+  double tolerance = 0;
   // Whether one step may be further off because the rest is fed back in the next.
-  bool error_feedback;
+  bool error_feedback = false;
   // Whether it is made of other hooks, which its options name: no way of its own to send
   // gradients.
   bool of_hooks = false;
+  // How it is shown in a run of a hundred steps, where its defaults would hardly begin to
+  // work: "powersgd:rank=2,start=10". Empty: by its name.
+  std::string_view in_short_runs = {};
+  // How `auto` tries it: "powersgd:rank=2,start=0". Empty: not unless it is told to.
+  std::string_view as_candidate = {};
+  TorchHook torch = {};
 };
 BRIGADE_API std::span<const HookEntry> hook_table();
 

@@ -6,11 +6,13 @@
 #include <iostream>
 #include <mutex>
 
+#include "base/option_spec.h"
 #include "brigade/hook_parts.h"
+#include "brigade/hooks/registry.h"
 #include "brigade/process_group.h"
-#include "hooks/auto/candidate_cost.h"
 #include "hooks/auto/step_clock.h"
 #include "hooks/dense.h"
+#include "hooks/hook_text.h"
 #include "hooks/stream_use.h"
 
 namespace brigade {
@@ -20,8 +22,6 @@ using Now = std::chrono::steady_clock;
 
 // The first steps of a window still feel the hook before, and make connections.
 constexpr size_t kSkipped = 2;
-
-constexpr const char* kOneHost = "all ranks are on one host, and nothing crosses a network";
 
 // "error.part0/layer.weight": layer.weight. Empty: no error.
 std::string parameter_of(std::string_view key) {
@@ -64,7 +64,6 @@ class AutoHook : public Hook {
     const std::shared_ptr<Hook> hook = hooks_[present_].hook;
     add_owed(bucket);
     if (rests_) co_return co_await reduce_with(*hook, bucket, comm);
-    note_shapes(bucket, comm);
     const size_t number = clock_.started(Now::now());
     const bool decides =
         bucket.index() == 0 && step_in_window_ == kAutoWindow - 1 && comm.size() > 1;
@@ -132,11 +131,7 @@ class AutoHook : public Hook {
   void begin() {
     std::vector<std::string> names;
     for (const AutoCandidate& each : hooks_) names.push_back(each.spec);
-    judge_ = make_judge_(names, [this](const WindowTimes& exact) {
-      const std::string exposed = text_by_bucket(exact);
-      if (why_exact_.empty() && !exposed.empty()) remember("exposed a step: " + exposed);
-      return Outlook{predict_steps(exact, reductions_, costs_), why_exact_};
-    });
+    judge_ = make_judge_(std::move(names));
     present_ = 0;
     settled_ = false;
     steps_ = 0;
@@ -213,24 +208,6 @@ class AutoHook : public Hook {
     return comm.layout().hosts() == 1 && !comm.works_on_device();
   }
 
-  // Of the step before the one that decides, on the rank that does.
-  void note_shapes(const Bucket& bucket, const Comm& comm) {
-    if (step_in_window_ != kAutoWindow - 2 || comm.rank() != 0) return;
-    if (bucket.index() == 0) {
-      reductions_ = {comm.layout().hosts(), comm.size(), {}};
-      why_exact_ = stays_in_memory(comm) ? kOneHost : "";
-      const bool on_cpu = bucket.buffer().is_cpu();
-      if (costs_.empty()) {
-        for (const AutoCandidate& each : hooks_)
-          costs_.push_back(candidate_cost(each.spec, on_cpu));
-      }
-    }
-    cost::ShapeList shapes;
-    for (const at::Tensor& parameter : bucket.parameters())
-      shapes.push_back(parameter.sizes().vec());
-    reductions_.buckets.push_back(std::move(shapes));
-  }
-
   // The hook of the next window, and whether that is settled; on other ranks: room for it.
   at::Tensor decide(const Comm& comm, at::Device device) {
     at::Tensor decision = at::zeros({2}, at::kLong);
@@ -251,8 +228,12 @@ class AutoHook : public Hook {
       seen->busy = seen->exposed = seen->step;
       seen->exposed_by_bucket.clear();
     }
+    seen->on_one_host = stays_in_memory(comm);
     Verdict verdict = judge_->after(present_, *seen);
     if (verdict.line.empty()) return verdict;
+    const std::string exposed = text_by_bucket(*seen);
+    if (present_ == 0 && !seen->on_one_host && !exposed.empty())
+      remember("exposed a step: " + exposed);
     remember(verdict.line);
     if (verdict.settled) tell(verdict);
     return verdict;
@@ -282,9 +263,6 @@ class AutoHook : public Hook {
   int64_t steps_ = 0;
   int64_t step_in_window_ = 0;
   std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left
-  Reductions reductions_;
-  std::string why_exact_;
-  std::vector<cost::HookCost> costs_;
   // ---- used by any thread
   mutable std::mutex mutex_;
   at::Tensor decision_;
@@ -292,12 +270,76 @@ class AutoHook : public Hook {
   size_t told_ = 0;  // 1 + the hook that was said to be chosen
 };
 
+constexpr const char* kUsualLeast = "int8";
+
+std::string_view last_name(std::string_view spec) {
+  const std::string_view head = hook_head(spec);
+  return head.substr(head.rfind('+') + 1);
+}
+
+// Null: not of the table.
+const HookEntry* entry_of(std::string_view name) {
+  const auto table = hook_table();
+  const auto found = std::ranges::find(table, name, &HookEntry::name);
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> no_coarser_than(const std::string& least) {
+  const HookEntry* entry = entry_of(least);
+  if (!entry) make_hook(least);  // says what is known
+  if (!entry || entry->tolerance < 0) {
+    throw ConfigError("hook 'auto': least is '" + least + "', whose result is no mean");
+  }
+  std::vector<const HookEntry*> rows;
+  for (const HookEntry& row : hook_table()) {
+    if (!row.as_candidate.empty() && row.tolerance <= entry->tolerance)
+      rows.push_back(&row);
+  }
+  std::ranges::stable_sort(rows, {}, &HookEntry::tolerance);
+  std::vector<std::string> specs;
+  for (const HookEntry* row : rows) specs.emplace_back(row->as_candidate);
+  return specs;
+}
+
+void check_candidate(const std::string& spec) {
+  const auto refuse = [&](const char* why) {
+    throw ConfigError("hook 'auto': '" + spec + "' can't be a candidate: " + why);
+  };
+  const HookEntry* entry = entry_of(last_name(spec));
+  if (entry && entry->tolerance < 0) refuse("its result is no mean");
+  if (entry && entry->name == "auto") refuse("it chooses itself");
+  if (hook_head(spec).find("node+") != std::string_view::npos)
+    refuse("not all ranks have what it keeps");
+}
+
+std::vector<std::string> specs_in(const std::string& among) {
+  std::vector<std::string> specs;
+  for (const std::string_view word : split_outside(among, '/')) {
+    specs.emplace_back(word);
+    check_candidate(specs.back());
+  }
+  return specs;
+}
+
 }  // namespace
 
 std::shared_ptr<Hook> make_auto(std::string options, std::vector<AutoCandidate> candidates,
                                 MakeJudge judge) {
   return std::make_shared<AutoHook>(std::move(options), std::move(candidates),
                                     std::move(judge));
+}
+
+std::shared_ptr<Hook> make_auto_of(std::string_view options) {
+  constexpr std::array<std::string_view, 2> known{"least", "among"};
+  const base::OptionSpec given("auto", options, known);
+  const std::string least = given.text("least", ""), among = given.text("among", "");
+  if (!least.empty() && !among.empty())
+    throw ConfigError("hook 'auto' takes either least or among");
+  const auto specs = among.empty() ? no_coarser_than(least.empty() ? kUsualLeast : least)
+                                   : specs_in(among);
+  std::vector<AutoCandidate> candidates;
+  for (const std::string& spec : specs) candidates.push_back({spec, make_hook(spec)});
+  return make_auto(std::string(options), std::move(candidates));
 }
 
 }  // namespace brigade

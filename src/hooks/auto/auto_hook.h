@@ -15,8 +15,7 @@ struct AutoCandidate {
   std::string spec;
   std::shared_ptr<Hook> hook;
 };
-using MakeJudge =
-    std::function<std::unique_ptr<Judge>(std::vector<std::string> names, Predict predict)>;
+using MakeJudge = std::function<std::unique_ptr<Judge>(std::vector<std::string> names)>;
 
 // Steps under one hook before the next decision.
 inline constexpr int64_t kAutoWindow = 8;
@@ -28,7 +27,8 @@ inline constexpr int64_t kAutoWindow = 8;
 // they were given.
 std::shared_ptr<Hook> make_auto(std::string options, std::vector<AutoCandidate> candidates,
                                 MakeJudge judge = make_judge);
-// Of "least=int8" or "among=fp16/int8"; empty: least=int8. Throws ConfigError.
+// From the text of its options, "least=int8" or "among=fp16/powersgd(rank=2,start=0)";
+// empty: least=int8. Throws ConfigError.
 std::shared_ptr<Hook> make_auto_of(std::string_view options);
 
 }  // namespace brigade

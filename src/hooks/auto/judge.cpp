@@ -9,13 +9,13 @@ namespace brigade {
 namespace {
 
 constexpr double kLeastSaving = 0.1;  // of the time of a more exact hook
-constexpr double kPromising = 0.8;    // a prediction may be off by as much
 constexpr double kOther = 1.5;  // times that differ by more are not the same network's
 constexpr double kQuicker = 4.0 / 3;
 constexpr double kNoise = 1e-3;     // seconds: smaller differences are no other network's
 constexpr double kChance = 0.5e-3;  // seconds: who saves less may save it by chance
 constexpr int kInARow = 3;
 constexpr int kMostPatience = 64;
+constexpr const char* kOneHost = "all ranks are on one host, and nothing crosses a network";
 
 std::string ms(double seconds) {
   char text[32];
@@ -39,26 +39,19 @@ bool quicker(double now, double before) {
 
 class StepJudge : public Judge {
  public:
-  StepJudge(std::vector<std::string> names, Predict predict)
-      : names_(std::move(names)), predict_(std::move(predict)) {}
+  explicit StepJudge(std::vector<std::string> names) : names_(std::move(names)) {}
 
   Verdict after(size_t hook, const WindowTimes& seen) override {
-    switch (phase_) {
-      case Phase::settled:
-        return watch(hook, seen);
-      case Phase::comparing:
-        return compare(hook, seen);
-      case Phase::measuring:
-        // The rank that has decided so far is gone: what it knew must be measured again.
-        if (hook != 0) return {0, false, "another rank decides now; looking again"};
-        windows_.clear();
-        outlook_ = predict_(seen);
-        [[fallthrough]];
-      case Phase::trying:
-        windows_[hook] = seen;
+    if (phase_ == Phase::settled) return watch(hook, seen);
+    if (phase_ == Phase::comparing) return compare(hook, seen);
+    if (phase_ == Phase::trying) {
+      windows_[hook] = seen;
+      return try_next(hook + 1);
     }
-    if (!outlook_.why_exact.empty()) return settle(0, outlook_.why_exact);
-    return try_next();
+    // The rank that has decided so far is gone: what it knew must be measured again.
+    if (hook != 0) return {0, false, "another rank decides now; looking again"};
+    windows_ = {{0, seen}};
+    return seen.on_one_host ? settle(0, kOneHost) : try_next(1);
   }
 
   void resume(size_t hook) override {
@@ -82,27 +75,13 @@ class StepJudge : public Judge {
     return best;
   }
 
-  // The quickest by prediction that has not been tried and may still be the best.
-  size_t promising() const {
-    const std::vector<double>& predicted = outlook_.steps;
-    const double found = step(best());
-    size_t next = 0;
-    for (size_t hook = 1; hook < names_.size(); ++hook) {
-      if (windows_.contains(hook) || !saves(predicted[hook], step(0))) continue;
-      if (windows_.size() > 1 && kPromising * predicted[hook] > found) continue;
-      if (next == 0 || predicted[hook] < (1 - kLeastSaving) * predicted[next]) next = hook;
-    }
-    return next;
-  }
-
-  Verdict try_next() {
-    const size_t next = promising();
-    if (next == 0) return compare_best();
+  Verdict try_next(size_t next) {
+    const size_t found = best();
+    const WindowTimes& seen = windows_.at(found);
+    if (next == names_.size() || !saves(seen.step - seen.exposed, seen.step))
+      return compare_best();
     phase_ = Phase::trying;
-    return {next, false,
-            "trying " + names_[next] + ": " + ms(windows_.at(0).exposed) + " of " +
-                ms(step(0)) + " a step wait for " + names_[0] + ", predicted are " +
-                ms(outlook_.steps[next]) + " a step"};
+    return {next, false, "trying " + names_[next] + ": " + waiting_for(found)};
   }
 
   Verdict compare_best() {
@@ -130,11 +109,17 @@ class StepJudge : public Judge {
     return ms(step(found_)) + " a step instead of " + ms(step(0)) + " with " + names_[0];
   }
 
+  // "80 ms of 1000 ms a step wait for allreduce".
+  std::string waiting_for(size_t hook) const {
+    return ms(windows_.at(hook).exposed) + " of " + ms(step(hook)) + " a step wait for " +
+           names_[hook];
+  }
+
   std::string nothing_saved() const {
-    const std::string share = asked_for() + " of " + ms(step(0));
-    if (windows_.size() > 1) return "nothing that was tried saved " + share + " a step";
-    return "nothing should save " + share + " a step, of which " +
-           ms(windows_.at(0).exposed) + " wait for it";
+    if (windows_.size() > 1)
+      return "nothing that was tried saved " + asked_for() + " of " + ms(step(0)) +
+             " a step";
+    return "only " + waiting_for(0) + ", and another hook must save " + asked_for();
   }
 
   Verdict settle(size_t choice, const std::string& why) {
@@ -175,9 +160,7 @@ class StepJudge : public Judge {
   }
 
   const std::vector<std::string> names_;
-  const Predict predict_;
   Phase phase_ = Phase::measuring;
-  Outlook outlook_;
   std::map<size_t, WindowTimes> windows_;  // the last under each hook, since it looked
   size_t found_ = 0;                       // the best, of one window
   // While settled: what it watches for changes.
@@ -202,8 +185,8 @@ std::string text_by_bucket(const WindowTimes& seen) {
   return text;
 }
 
-std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict) {
-  return std::make_unique<StepJudge>(std::move(names), std::move(predict));
+std::unique_ptr<Judge> make_judge(std::vector<std::string> names) {
+  return std::make_unique<StepJudge>(std::move(names));
 }
 
 }  // namespace brigade

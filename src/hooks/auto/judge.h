@@ -7,7 +7,6 @@
 // themselves.
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,12 +16,13 @@ namespace brigade {
 // Of a window: lower quartiles over its steps, in seconds. What is slower is other work of
 // the machine.
 struct WindowTimes {
-  double step = 0;      // from a step's first bucket to the next step's
-  double exposed = 0;   // from the last bucket's start to the end of all
-  double busy = 0;      // with a bucket under way
-  double backward = 0;  // from the first bucket's start to the last's
+  double step = 0;     // from a step's first bucket to the next step's
+  double exposed = 0;  // from the last bucket's start to the end of all
+  double busy = 0;     // with a bucket under way
   // What each bucket adds to `exposed`, in the order of their start.
   std::vector<double> exposed_by_bucket = {};
+  // All ranks are on one host, and copy through its memory.
+  bool on_one_host = false;
 };
 // "bucket 3: 1.20 ms, bucket 4: 12 ms", of those that add a hundredth or more.
 std::string text_by_bucket(const WindowTimes& seen);
@@ -33,13 +33,6 @@ struct Verdict {
   std::string line;  // what was decided and why; empty: nothing new
 };
 
-// What is expected of the hooks, from a window under the exact one.
-struct Outlook {
-  std::vector<double> steps;   // seconds under each hook; the first is what was measured
-  std::string why_exact = "";  // the exact hook stays, and nothing is tried; empty: or not
-};
-using Predict = std::function<Outlook(const WindowTimes& exact)>;
-
 class Judge {
  public:
   virtual ~Judge() = default;
@@ -49,14 +42,17 @@ class Judge {
   virtual void resume(size_t hook) = 0;
 };
 
-// Predicts after the first window, under the exact hook. Tries what should save, the
-// quickest first, and finds the coarsest that saved over each more exact one. One window
-// may be quicker by chance: the exact hook and the one that was found get another window
-// each, and only if it saved again is it chosen; else the exact one is.
+// Begins with a window under the exact hook. What is exposed under a hook is all that
+// another one can save, so where that is less than what counts as saving, or all ranks are
+// on one host, it settles on the exact hook. Else it tries the candidates, from the most
+// exact on, as long as the best one so far leaves enough exposed, and finds the coarsest
+// that saved over each more exact one. One window may be quicker by chance: the exact hook
+// and the one that was found get another window each, and only if it saved again is it
+// chosen; else the exact one is.
 //
 // Looks again when both a step and what is busy in it stay different by half, or under a
 // candidate the latter less by a quarter, three times in a row; when that has changed
 // nothing, it waits twice as long before it looks again.
-std::unique_ptr<Judge> make_judge(std::vector<std::string> names, Predict predict);
+std::unique_ptr<Judge> make_judge(std::vector<std::string> names);
 
 }  // namespace brigade

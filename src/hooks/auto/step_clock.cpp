@@ -50,7 +50,6 @@ WindowTimes StepClock::times_of(Time next) const {
     until = std::max(until, bucket.end);
   }
   times.exposed = seconds(buckets_.back().begin, until);
-  times.backward = seconds(buckets_.front().begin, buckets_.back().begin);
   return times;
 }
 
@@ -63,8 +62,9 @@ std::optional<WindowTimes> StepClock::window(size_t skip) const {
     for (const WindowTimes& step : steps) values.push_back(step.*field);
     return lower_quartile(std::move(values));
   };
-  WindowTimes window{of(&WindowTimes::step), of(&WindowTimes::exposed),
-                     of(&WindowTimes::busy), of(&WindowTimes::backward)};
+  WindowTimes window{.step = of(&WindowTimes::step),
+                     .exposed = of(&WindowTimes::exposed),
+                     .busy = of(&WindowTimes::busy)};
   for (size_t bucket = 0; bucket < steps[0].exposed_by_bucket.size(); ++bucket) {
     std::vector<double> values;
     for (const WindowTimes& step : steps) {

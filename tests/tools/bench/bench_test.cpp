@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "brigade/hooks/registry.h"
@@ -118,7 +120,7 @@ TEST(Bench, TimesPyTorchsHooksInTheSameRunAndSkipsThoseThatHang) {
   EXPECT_EQ(bench.out.find("of one step"), std::string::npos) << "there were two";
 }
 
-// None of the names may end as another hook's.
+// None of the table's names may end as another hook's.
 TEST(Bench, RegistersTheHookOfTheNameWithPyTorch) {
   const std::string python = testing::python_with_torch();
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
@@ -126,23 +128,29 @@ TEST(Bench, RegistersTheHookOfTheNameWithPyTorch) {
 import runpy, sys
 bench = runpy.run_path(sys.argv[1])
 class Ddp:
+    def __init__(self, spec):
+        self.spec = spec
     def register_comm_hook(self, state, hook):
-        print(hook.__name__, getattr(state, "matrix_approximation_rank", ""))
-for spec in sys.argv[2:]:
-    try:
-        bench["register"](Ddp(), spec)
-    except ValueError as error:
-        print("ValueError:", error)
+        print(self.spec, hook.__name__, getattr(state, "matrix_approximation_rank", ""))
+for spec, name in zip(sys.argv[2::2], sys.argv[3::2]):
+    bench["register"](Ddp(spec), name, spec)
 )";
-  const auto result = testing::run_command(
-      {python, "-c", script, BRIGADE_SOURCE_DIR "/tools/brigade/bench/pytorch.py", "none",
-       "allreduce", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel",
-       "powersgd:rank=2,start=0", "noop", "int8"});
+  std::vector<std::string> words{
+      python, "-c", script, BRIGADE_SOURCE_DIR "/tools/brigade/bench/pytorch.py",
+      "none", ""};
+  for (const HookEntry& entry : hook_table()) {
+    const bool has_rank = std::ranges::find(entry.options, "rank") != entry.options.end();
+    words.push_back(std::string(entry.name) + (has_rank ? ":rank=2,start=0" : ""));
+    words.emplace_back(entry.torch.name);
+  }
+  const auto result = testing::run_command(words);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out,
-            "allreduce_hook \nfp16_compress_hook \nbf16_compress_hook \n"
-            "quantization_pertensor_hook \nquantization_perchannel_hook \n"
-            "powerSGD_hook 2\nnoop_hook \nValueError: PyTorch has no hook 'int8'\n");
+            "allreduce allreduce_hook \nfp16 fp16_compress_hook \n"
+            "bf16 bf16_compress_hook \nquantize_per_tensor quantization_pertensor_hook \n"
+            "quantize_per_channel quantization_perchannel_hook \n"
+            "powersgd:rank=2,start=0 powerSGD_hook 2\n"
+            "batched_powersgd:rank=2,start=0 batched_powerSGD_hook 2\nnoop noop_hook \n");
 }
 
 // Its first steps, which only average, may be slow where the others are not.
@@ -158,8 +166,9 @@ class Slow(bench["Reduction"]):
     def step(self):
         self.steps += 1
         return 5 if self.steps < 3 else 0.1
-for hook in "powersgd:rank=2,start=0", "fp16":
-    print(Slow({"shapes": [[8, 8]], "hook": hook}, "cpu").slow)
+for hook, name in (("powersgd:rank=2,start=0", "powerSGD_hook.powerSGD_hook"),
+                   ("fp16", "default_hooks.fp16_compress_hook")):
+    print(Slow({"shapes": [[8, 8]], "hook": hook, "torch_hook": name}, "cpu").slow)
 )";
   const auto result = testing::run_command(
       {python, "-c", script, BRIGADE_SOURCE_DIR "/tools/brigade/bench/pytorch.py"});
@@ -194,6 +203,72 @@ TEST(Bench, SaysWhyThereIsNoPyTorch) {
   EXPECT_EQ(bench.exit_code, 0) << bench.err;
   EXPECT_NE(bench.out.find("/bin/false"), std::string::npos) << bench.out;
   EXPECT_TRUE(bench.json()["pytorch"].contains("skipped"));
+}
+
+// Nobody should have to work it out from the columns.
+TEST(Bench, SaysBelowWhichLinkSpeedEachHookOvertakesAllreduce) {
+  const Program bench({"bench", "--sizes", "256K,1M", "--steps", "9", "--hooks",
+                       "none,allreduce,fp16,int8,topk,fixed,noop,auto"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  const json rows = bench.json()["rows"];
+  std::map<json, json> all_reduce;  // by size
+  for (const json& row : rows) {
+    if (row["hook"] == "allreduce") all_reduce[row["size_bytes"]] = row;
+  }
+  const size_t table = bench.out.find("Quicker than allreduce on links slower than");
+  ASSERT_NE(table, std::string::npos) << bench.out;
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const std::string hook = row["hook"];
+    const bool compared =
+        std::set<std::string>{"fp16", "int8", "topk", "fixed"}.contains(hook);
+    EXPECT_EQ(row.contains("pays"), compared);
+    EXPECT_EQ(bench.out.find("\n" + hook + " ", table) != std::string::npos, compared);
+    if (!compared) continue;
+    const json& base = all_reduce.at(row["size_bytes"]);
+    const double seconds =
+        (row["p50_ms"].get<double>() - base["p50_ms"].get<double>()) / 1e3;
+    const double bits =
+        8 * (base["wire_bytes"].get<double>() - row["wire_bytes"].get<double>());
+    if (hook == "fixed") {
+      EXPECT_EQ(row["pays"], "never");
+    } else if (seconds <= 0) {
+      EXPECT_EQ(row["pays"], "always");
+    } else {
+      EXPECT_EQ(row["pays"], "below");
+      EXPECT_NEAR(row["pays_below_bit_s"].get<double>() * seconds / bits, 1, 1e-9);
+    }
+    EXPECT_EQ(row.contains("pays_below_bit_s"), row["pays"] == "below");
+  }
+}
+
+TEST(Bench, SaysWhatIsMissingToFindTheLinkSpeed) {
+  const Program bench({"bench", "--sizes", "64K", "--steps", "1", "--hooks", "fp16,int8"});
+  ASSERT_EQ(bench.exit_code, 0) << bench.err;
+  EXPECT_NE(bench.out.find("Give --hooks allreduce and others"), std::string::npos)
+      << bench.out;
+  for (const json& row : bench.json()["rows"]) EXPECT_FALSE(row.contains("pays"));
+}
+
+TEST(Bench, AHookThatPaysBelowALinkSpeedIsQuickerOnASlowerLink) {
+  const std::string why = testing::why_no_network_namespaces();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::vector<std::string> words{"bench",   "--sizes",       "1M", "--steps", "5",
+                                       "--hooks", "allreduce,int8"};
+  const Program loopback(words);
+  ASSERT_EQ(loopback.exit_code, 0) << loopback.err;
+  const json int8 = loopback.json()["rows"][1];
+  if (int8["pays"] == "below") {
+    ASSERT_GT(int8["pays_below_bit_s"], 50e6) << int8.dump();
+  }
+  std::vector<std::string> linked = words;
+  linked.insert(linked.end(), {"--link", "50mbit"});
+  const Program slow(linked);
+  ASSERT_EQ(slow.exit_code, 0) << slow.err;
+  const json rows = slow.json()["rows"];
+  EXPECT_LT(rows[1]["p50_ms"], rows[0]["p50_ms"]);
+  EXPECT_FALSE(rows[1].contains("pays")) << "these times have a link's in them";
+  EXPECT_EQ(slow.out.find("Quicker than"), std::string::npos) << slow.out;
 }
 
 TEST(Bench, RunsOverAShapedLink) {
@@ -240,6 +315,20 @@ TEST(Bench, LeavesNothingWhenItIsInterrupted) {
   EXPECT_EQ(bench.finish().exit_code, 128 + SIGINT);
   EXPECT_TRUE(none_left(mark));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Bench, IsWhatToUseInsteadOfPlan) {
+  for (const std::vector<std::string>& rest :
+       {std::vector<std::string>{}, {"--params", "25M", "--link", "1gbit"}, {"--help"}}) {
+    std::vector<std::string> words{brigade_program(), "plan"};
+    words.insert(words.end(), rest.begin(), rest.end());
+    const auto plan = testing::run_command(words);
+    EXPECT_EQ(plan.exit_code, 2);
+    EXPECT_EQ(plan.out, "");
+    EXPECT_EQ(plan.err,
+              "brigade: unknown command 'plan': use 'brigade bench', which measures the "
+              "hooks here and prints at which link speed each overtakes all-reduce\n");
+  }
 }
 
 TEST(Bench, ExplainsItselfWithAnExample) {

@@ -76,7 +76,7 @@ class BadTrain(InFolder):
         self.refused(2, "not with --steps", "demo", "--kill", "--steps", 5)
         self.refused(2, "not with --workers", "demo", "-n", 4, "--kill", "--hook", "fp16")
         self.refused(2, "one --hook", "demo", "--kill", "--hook", "fp16", "--hook", "int8")
-        for command in "info", "selftest", "plan", "bench", "demo":
+        for command in "info", "selftest", "bench", "demo":
             self.refused(2, "--json", command, "--json", "")
 
     def test_an_empty_tmpdir_is_none(self):
@@ -88,7 +88,7 @@ class BadTrain(InFolder):
             "--version": [],
             "--help": [],
             "info": [],
-            "plan": ["--help"],
+            "bench": ["--help"],
             "selftest": ["-n", 1],
             "train": ["--steps", 1],
             "run": ["echo", "result"],

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/link_speeds.h"
 #include "bench/pytorch.h"
 #include "bench/reduction.h"
 #include "common/answers.h"
@@ -205,6 +206,11 @@ void run_bench(BenchOptions options) {
   run_workers(workers, [&](const Worker& worker) { measure(worker, options, answers); });
   json document = set_up(options, over);
   document["rows"] = answers.all();
+  // Over a link times have a link's in them already.
+  if (!link) {
+    add_link_speeds(document["rows"]);
+    print_link_speeds(document["rows"]);
+  }
   if (options.against_pytorch) {
     document["pytorch"] = bench_pytorch(workers, options.specs, options.bytes,
                                         options.seconds, options.steps, document["rows"]);
@@ -224,9 +230,9 @@ void add_bench(CLI::App& app, int& /*exit_code*/) {
       "  brigade bench --sizes 1M:256M --hooks allreduce,fp16,powersgd:rank=2\n"
       "  brigade bench -n 4 --link 100mbit --against-pytorch --json bench.json\n"
       "  brigade bench --hosts 2 -n 2 --link 1gbit --hooks allreduce,int8,int8:flat=1\n"
-      "docs/bench_and_plan.md has what the columns mean.");
-  add_hooks_option(*bench, options->hooks)
-      ->description("names by comma, with options; none: no hook; all hooks when left out");
+      "docs/choosing_a_hook.md has what the columns mean.");
+  bench->add_option("--hooks", options->hooks,
+                    "names by comma, with options; none: no hook; all hooks when left out");
   bench
       ->add_option("--sizes", options->sizes,
                    "of the gradients: 16M, 1M:256M (doubling), 1M:256M:4, or several by "

@@ -7,7 +7,6 @@
 
 #include "bench/reduction.h"
 #include "brigade/error.h"
-#include "brigade/hooks/registry.h"
 #include "common/answers.h"
 #include "common/hook_choice.h"
 #include "common/options/number_text.h"
@@ -53,27 +52,17 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-// PyTorch has the hooks of its DDPCommHookType, and no other; it can do without.
-bool is_pytorchs(const std::string& name) {
-  if (name == kNoHook) return true;
-  for (auto type = DDPCommHookType::ALLREDUCE; type <= DDPCommHookType::NOOP;
-       type = static_cast<DDPCommHookType>(static_cast<int>(type) + 1)) {
-    if (base_name(std::string(hook_spec(type))) == name) return true;
-  }
-  return false;
-}
-
 // Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
-// in docs/facts.md.
+// in docs/facts.md. LibTorch's own averaging, without a hook, always can.
 std::string obstacle(const std::string& spec, int64_t buckets, bool gloo) {
-  const std::string name = base_name(spec);
-  if (spec.find('+') != std::string::npos || !is_pytorchs(name)) return "PyTorch has none";
-  if (name == "batched_powersgd") return "PyTorch's fails: an assertion on its own matrix";
-  if (gloo && name.starts_with("quantize_"))
-    return "PyTorch's fails over Gloo: IndexError in its own hook";
-  if (gloo && name == "powersgd" && buckets > 1)
-    return "PyTorch's hangs over Gloo with more than one bucket";
-  return "";
+  if (spec == kNoHook) return "";
+  const TorchHook& torch = entry_of(base_name(spec)).torch;
+  if (torch.name.empty() || spec.find('+') != std::string::npos) return "PyTorch has none";
+  const bool fails =
+      torch.fails == TorchHook::Fails::always ||
+      (torch.fails == TorchHook::Fails::over_gloo && gloo) ||
+      (torch.fails == TorchHook::Fails::over_gloo_with_buckets && gloo && buckets > 1);
+  return fails ? std::string(torch.why) : "";
 }
 
 json skipped(const json& row, const std::string& why) {
@@ -91,7 +80,11 @@ json work_for(const WorkerOptions& workers, const json& ours, double seconds, in
       rows.push_back(skipped(row, why));
       continue;
     }
+    const std::string spec = row["hook"];
+    const TorchHook torch = entry_of(spec == kNoHook ? "allreduce" : base_name(spec)).torch;
     work.push_back({{"size_bytes", row["size_bytes"]},
+                    {"torch_hook", spec == kNoHook ? "" : torch.name},
+                    {"tolerance", torch.tolerance},
                     {"hook", row["hook"]},
                     {"shapes", shapes_of_size(row["size_bytes"])},
                     {"seconds", seconds},

@@ -74,8 +74,9 @@ std::shared_ptr<Hook> hook_of(const std::string& spec) {
   return spec == kNoHook ? nullptr : make_hook(spec);
 }
 
-// So many has `auto` to settle.
-constexpr int kStepsToSettle = 50;
+// So many has `auto` to settle: windows of 8 steps, of which the first may have begun
+// before; an exact one, one for each of four candidates, and two to compare.
+constexpr int kStepsToSettle = 64;
 
 double square_sum(const at::Tensor& values) {
   return values.to(at::kDouble).square().sum().item<double>();
@@ -179,8 +180,6 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
   state.ddp->set_hook(hook_of(spec));
   ReductionTimes times;
   const auto timed_step = [&] {
-    const double whole_begin = seconds_of(CLOCK_MONOTONIC);
-    const double whole_cpu_begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     const auto results = state.prepare();
     if (state.device.is_cuda()) torch::cuda::synchronize();
     const double begin = seconds_of(CLOCK_MONOTONIC);
@@ -191,16 +190,12 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
     const double cpu_end = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     times.seconds.push_back(end - begin);
     times.cpu_seconds.push_back(cpu_end - cpu_begin);
-    times.whole_seconds.push_back(end - whole_begin);
-    times.whole_cpu_seconds.push_back(cpu_end - whole_cpu_begin);
   };
   const int warm_up = base_name(spec) == "auto" ? kStepsToSettle : 2;
   for (int warm = 0; warm < warm_up; ++warm) timed_step();
   const int steps = state.agree_on_steps(times.seconds.back(), seconds, least, most);
-  for (auto* each : {&times.seconds, &times.cpu_seconds, &times.whole_seconds,
-                     &times.whole_cpu_seconds}) {
-    each->clear();
-  }
+  times.seconds.clear();
+  times.cpu_seconds.clear();
   for (int step = 0; step < steps; ++step) timed_step();
   const HookStats stats = state.ddp->hook_stats();
   times.traffic = stats.last_step;
@@ -240,12 +235,6 @@ Shapes shapes_of_size(int64_t bytes) {
   if (side > 1) shapes.push_back({side, side}), left -= side * side;
   if (left > 0) shapes.push_back({left});
   return shapes;
-}
-
-int64_t values_of(const Shapes& shapes) {
-  int64_t count = 0;
-  for (const auto& shape : shapes) count += c10::multiply_integers(shape);
-  return count;
 }
 
 double quantile(std::vector<double> values, double q) {

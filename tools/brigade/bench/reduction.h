@@ -21,16 +21,12 @@ using Shapes = std::vector<std::vector<int64_t>>;
 // Parameters of `bytes` in all, float32: matrices of 1024 x 1024, and what remains as a
 // smaller square and a vector.
 Shapes shapes_of_size(int64_t bytes);
-int64_t values_of(const Shapes& shapes);
 
 struct ReductionTimes {
   // A step each: its backward pass, on this rank's clock, and what this process computed in
   // it, all threads together.
   std::vector<double> seconds;
   std::vector<double> cpu_seconds;
-  // The same with what comes before the backward pass: gradients are zeroed.
-  std::vector<double> whole_seconds;
-  std::vector<double> whole_cpu_seconds;
   HookTraffic traffic;  // of the last step, on this rank; without a hook it is not counted
   std::string shape;    // HookStats' own
   int64_t buckets = 0;

@@ -15,7 +15,6 @@ namespace brigade::tool {
 void add_bench(CLI::App& app, int& exit_code);
 void add_demo(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
-void add_plan(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);

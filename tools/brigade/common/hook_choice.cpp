@@ -1,22 +1,13 @@
 #include "common/hook_choice.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "brigade/hooks/power_sgd.h"
-#include "brigade/hooks/registry.h"
 #include "common/options/quantities.h"
 #include "hooks/hook_text.h"
 
 namespace brigade::tool {
 namespace {
-
-const HookEntry& entry_of(std::string_view name) {
-  for (const HookEntry& entry : hook_table()) {
-    if (entry.name == name) return entry;
-  }
-  throw ConfigError("no hook named '" + std::string(name) + "'");
-}
 
 bool has_option(const HookEntry& entry, std::string_view option) {
   return std::ranges::find(entry.options, option) != entry.options.end();
@@ -120,9 +111,11 @@ std::vector<std::string> specs_in(const std::string& text) {
 
 }  // namespace
 
-CLI::Option* add_hooks_option(CLI::App& command, std::string& hooks) {
-  return command.add_option("--hooks", hooks,
-                            "names by comma, with options; all hooks when left out");
+const HookEntry& entry_of(std::string_view name) {
+  for (const HookEntry& entry : hook_table()) {
+    if (entry.name == name) return entry;
+  }
+  throw ConfigError("no hook named '" + std::string(name) + "'");
 }
 
 std::vector<std::string> choose_hooks(const std::string& text, bool may_be_none) {
@@ -167,10 +160,6 @@ std::string why_it_never_compresses(const std::string& spec, int64_t steps) {
 std::string base_name(const std::string& spec) {
   const std::string_view head = hook_head(spec);
   return std::string(head.substr(head.rfind('+') + 1));
-}
-
-bool is_made_of_hooks(const std::string& spec) {
-  return entry_of(base_name(spec)).of_hooks;
 }
 
 double tolerance_of(const std::string& spec) {

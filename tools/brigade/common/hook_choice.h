@@ -1,21 +1,20 @@
-// Which hooks bench and plan speak of, and what the table says of a hook.
+// Which hooks a command line names, and what the table says of a hook.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "brigade/hooks/registry.h"
 
 namespace brigade::tool {
 
 // Stands for a model without a hook, where hooks are compared with it.
 inline constexpr const char* kNoHook = "none";
 
-// Adds --hooks, a text for choose_hooks.
-CLI::Option* add_hooks_option(CLI::App& command, std::string& hooks);
+// The row of the table of that name. Throws ConfigError.
+const HookEntry& entry_of(std::string_view name);
+
 // Specs of the registry from "fp16,powersgd:rank=2,int8" (a comma before an option belongs
 // to the hook before it), or every row of the table when empty. Hooks that begin with plain
 // averaging are taken as they are afterwards: start=0, unless the spec says otherwise.
@@ -34,8 +33,6 @@ std::string why_it_never_compresses(const std::string& spec, int64_t steps);
 
 // The row of the table that does the work: "powersgd" of "fp16+powersgd:rank=2,start=0".
 std::string base_name(const std::string& spec);
-// Whether that row is made of other hooks, as rules are.
-bool is_made_of_hooks(const std::string& spec);
 // What one step may be off by, from the table; the sum of a wrapper's and its hook's.
 // Negative: the result is not a mean.
 double tolerance_of(const std::string& spec);

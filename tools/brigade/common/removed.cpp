@@ -20,6 +20,9 @@ constexpr std::array kRemoved{
             .instead = "launchers do not admit each other by a secret any more; on a "
                        "network that others share, connect the hosts by WireGuard, see "
                        "docs/launching.md"},
+    Removed{.word = "plan",
+            .instead = "use 'brigade bench', which measures the hooks here and prints at "
+                       "which link speed each overtakes all-reduce"},
     Removed{.word = "top", .instead = kFollow},
     Removed{.word = "--metrics-port", .instead = kFollow},
 };

@@ -107,7 +107,7 @@ std::string descriptor_path(int fd) {
 // Enough for the kernel's timer to keep the rate, and for little more to slip through
 // unshaped.
 std::string shaping(double bits_per_second) {
-  const auto bytes = static_cast<long>(ShapedLink::burst(bits_per_second));
+  const auto bytes = static_cast<long>(std::clamp(bits_per_second / 8 / 250, 20e3, 8e6));
   std::ostringstream text;
   text << "tbf rate " << static_cast<std::uint64_t>(bits_per_second) << "bit burst "
        << bytes << " latency 50ms";
@@ -130,10 +130,6 @@ std::string ShapedLink::missing() {
     return error.what();
   }
   return "";
-}
-
-double ShapedLink::burst(double bits_per_second) {
-  return std::clamp(bits_per_second / 8 / 250, 20e3, 8e6);
 }
 
 ShapedLink::ShapedLink(int hosts, double bits_per_second, int ranks_per_host)

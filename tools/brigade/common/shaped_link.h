@@ -31,8 +31,6 @@ class ShapedLink {
   int hosts() const { return static_cast<int>(namespaces_.size()); }
   int ranks_per_host() const { return ranks_per_host_; }
   int host_of(int rank) const { return rank / ranks_per_host_; }
-  // Bytes that go through at once after a pause, before the rate is kept.
-  static double burst(double bits_per_second);
   const std::string& rate() const { return rate_; }  // "100 Mbit/s"
   // Host `place`'s namespace as a file, for nsenter --net=PATH; good while this process
   // lives.

@@ -1,11 +1,11 @@
 #include "demo/verdict.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <optional>
 
 #include "common/hook_choice.h"
 #include "common/options/number_text.h"
+#include "common/pays_below.h"
 
 namespace brigade::tool {
 namespace {
@@ -77,10 +77,8 @@ std::string on_loopback(const Series& best, const Series& base) {
          milliseconds(best) + " a step, all-reduce " + milliseconds(base) + ".";
 }
 
-// A bandwidth that follows from two measured times is not known better.
-double two_digits(double value) {
-  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
-  return std::round(value / unit) * unit;
+StepCost cost_of(const Series& series) {
+  return {.seconds = series.step_ms / 1000, .bytes = series.bytes_per_step};
 }
 
 // Of the hook that would be the quickest on a slow link.
@@ -89,14 +87,14 @@ std::string crossing(const std::vector<const Series*>& some, const Series& base)
     return series->step_ms / 1000 + 8 * series->bytes_per_step / kSlow;
   };
   const Series& best = **std::ranges::min_element(some, {}, on_slow_link);
-  const std::optional<double> below = pays_below(best, base);
+  const std::optional<double> below = pays_below(cost_of(best), cost_of(base));
   if (!below) return "";
   if (best.step_ms <= base.step_ms * (1 + kNoise)) {
     return "By these times and bytes " + best.hook +
            " would win on any link, the more the slower it is.";
   }
   return "By these times and bytes " + best.hook +
-         " would win on links slower than about " + rate_text(two_digits(*below)) + ".";
+         " would win on links slower than about " + rough_rate_text(*below) + ".";
 }
 
 bool has_hook_of(const std::vector<const Series*>& some, const Series& series) {
@@ -126,14 +124,6 @@ std::string over_link(std::span<const Series> all,
 }
 
 }  // namespace
-
-std::optional<double> pays_below(const Series& series, const Series& base) {
-  const double saved_bits = 8 * (base.bytes_per_step - series.bytes_per_step);
-  const double extra_seconds = (series.step_ms - base.step_ms) / 1000;
-  if (saved_bits <= 0) return std::nullopt;
-  if (extra_seconds <= 0) return std::numeric_limits<double>::infinity();
-  return saved_bits / extra_seconds;
-}
 
 std::vector<std::string> verdict(std::span<const Series> all) {
   if (all.empty()) return {};

@@ -204,7 +204,7 @@ void print_machine(const Json& info) {
   const std::string control = info["congestion_control"];
   say("TCP", "congestion control " + (control.empty() ? "unknown" : control) +
                  (control == "bbr" ? "; cubic can be twice as quick among four hosts "
-                                     "(docs/bench_and_plan.md)"
+                                     "(docs/choosing_a_hook.md)"
                                    : ""));
 }
 

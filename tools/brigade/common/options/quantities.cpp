@@ -18,9 +18,6 @@ constexpr const char* kSizesForms =
     "a size (64K, 1M), a doubling range (1M:256M), one with a factor (1M:256M:4), or a "
     "list of these by comma";
 constexpr double kSlowest = 8e3, kFastest = 1e12;  // bits a second
-constexpr const char* kCountForms =
-    "a number from 1 to 1e12 such as 25000000, 25M or 1.5B, K, M and B being powers of "
-    "1000";
 [[noreturn]] void refuse(const std::string& text, const std::string& option,
                          const char* forms) {
   throw ConfigError(option + " is '" + text + "'; it must be " + forms);
@@ -52,6 +49,24 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+int64_t parse_size(const std::string& text, const std::string& option) {
+  const auto quantity = read_quantity(text);
+  if (!quantity) refuse(text, option, kSizeForms);
+  std::string unit = quantity->unit;
+  if (unit.ends_with("ib")) {
+    unit.resize(unit.size() - 2);
+  } else if (unit.ends_with("b")) {
+    unit.pop_back();
+  }
+  const std::array<std::string, 4> units{"", "k", "m", "g"};
+  const auto found = std::ranges::find(units, unit);
+  if (found == units.end()) refuse(text, option, kSizeForms);
+  const double bytes =
+      quantity->value * std::pow(1024.0, static_cast<double>(found - units.begin()));
+  if (bytes < 4 || bytes > 64.0 * 1024 * 1024 * 1024) refuse(text, option, kSizeForms);
+  return static_cast<int64_t>(bytes) / 4 * 4;
+}
+
 void add_range(const std::string& text, const std::string& option,
                std::vector<int64_t>& sizes) {
   const auto parts = split(text, ':');
@@ -73,47 +88,10 @@ void add_range(const std::string& text, const std::string& option,
 
 }  // namespace
 
-int64_t parse_size(const std::string& text, const std::string& option) {
-  const auto quantity = read_quantity(text);
-  if (!quantity) refuse(text, option, kSizeForms);
-  std::string unit = quantity->unit;
-  if (unit.ends_with("ib")) {
-    unit.resize(unit.size() - 2);
-  } else if (unit.ends_with("b")) {
-    unit.pop_back();
-  }
-  const std::array<std::string, 4> units{"", "k", "m", "g"};
-  const auto found = std::ranges::find(units, unit);
-  if (found == units.end()) refuse(text, option, kSizeForms);
-  const double bytes =
-      quantity->value * std::pow(1024.0, static_cast<double>(found - units.begin()));
-  if (bytes < 4 || bytes > 64.0 * 1024 * 1024 * 1024) refuse(text, option, kSizeForms);
-  return static_cast<int64_t>(bytes) / 4 * 4;
-}
-
 std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option) {
   std::vector<int64_t> sizes;
   for (const std::string& range : parse_list(text, option)) add_range(range, option, sizes);
   return sizes;
-}
-
-int64_t parse_count(const std::string& text, const std::string& option) {
-  const auto quantity = read_quantity(text);
-  if (!quantity) refuse(text, option, kCountForms);
-  const std::string& unit = quantity->unit;
-  double factor = 1;
-  if (unit == "k") {
-    factor = 1e3;
-  } else if (unit == "m") {
-    factor = 1e6;
-  } else if (unit == "b" || unit == "g") {
-    factor = 1e9;
-  } else if (!unit.empty()) {
-    refuse(text, option, kCountForms);
-  }
-  const double count = quantity->value * factor;
-  if (count < 1 || count > 1e12) refuse(text, option, kCountForms);
-  return static_cast<int64_t>(std::llround(count));
 }
 
 double parse_rate(std::string_view text, std::string_view flag) {

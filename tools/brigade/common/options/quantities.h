@@ -9,12 +9,9 @@
 namespace brigade::tool {
 
 // Bytes: "4096", "64K", "1M", "25MB", "1GiB"; K, M and G are powers of 1024. 4 bytes to
-// 64 GiB, rounded down to whole float32 values.
-int64_t parse_size(const std::string& text, const std::string& option);
-// "1M", "1M:256M" (doubling), "1M:256M:4" (times 4), and lists of these by comma.
+// 64 GiB, rounded down to whole float32 values. "1M:256M" (doubling), "1M:256M:4" (times
+// 4), and lists of these by comma.
 std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option);
-// A whole number of things: "25000000", "25M", "1.5B"; K, M, B (or G) are powers of 1000.
-int64_t parse_count(const std::string& text, const std::string& option);
 // Bits a second. "100mbit", "1gbit", "2.5 Gbit/s", "800k"; without a unit bits. Throws
 // ConfigError, which names `flag`, for anything else and outside of 8 kbit/s to 1 Tbit/s.
 double parse_rate(std::string_view text, std::string_view flag);
