@@ -7,6 +7,7 @@
 #include "engine/comm/lane.h"
 #include "engine/comm/transfers.h"
 #include "engine/engine.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade {
 
@@ -41,11 +42,23 @@ struct Collective::Operation {
   int stations = 1;
   Started started;
   Clock::time_point issued;
+  c10d::ProcessGroup* group = nullptr;  // the station's own, once it has started
 
+  // What LibTorch throws in it comes out with a type of ours.
+  template <class Body>
+  void typed(Body body) const {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      torch_port::rethrow_typed(
+          error, *group, [this](int rank) { return lane.group().number_in_job(rank); });
+    }
+  }
   void start() {
     if (!issue) return;
     issued = Clock::now();
-    started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
+    group = &lane.run.engine->station_group(lane.station, lane.over, channel);
+    typed([this] { started = issue(*group); });
     std::lock_guard lock(lane.run.counting);
     for (HookTraffic* cost : lane.costs()) {
       ++cost->collectives;
@@ -55,7 +68,7 @@ struct Collective::Operation {
   }
   void finish() {
     // Complete by now: throws its error, orders the current stream behind it.
-    if (issue) started.wait();
+    if (issue) typed([this] { started.wait(); });
     const engine::DevicePoint arrived = lane.run.device_point();
     if (lane.run.engine->runs_inline()) lane.begin_stretch_inline();
     if (!issue) return;
