@@ -19,7 +19,7 @@ class Replacing : public Steward {
   explicit Replacing(int further) : further_(further) {}
   int first_number() const override { return 0; }
   void started(int, int) override {}
-  bool goes_on_without(int, bool, const std::string&) override { return true; }
+  bool goes_on_without(int, bool, const base::Cause&) override { return true; }
   Wishes turn() override {
     return {.start = std::vector<int>(static_cast<size_t>(std::exchange(further_, 0)), 0)};
   }

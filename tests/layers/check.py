@@ -55,6 +55,9 @@ OWN = {"ddp/core_state.h"}
 HOOK_WRITERS = {"exchange", "hooks", "optim", "zero", "local_sgd"}
 PRIVATE_TO_HOOKS = ("engine/", "group/", "torch_port/")
 RUNS_HOOKS = ("src/local_sgd/hook_averaging.cpp", "engine/engine.h")
+# What others say of lost peers and time limits is searched for in one place.
+PHRASES = re.compile(r'"[^"]*(imed out|by peer|Broken pipe|pair closure|remote process exited|communicator was aborted)"')
+KNOWS_PHRASES = "src/base/failure.cpp"
 MOST_FILES = 25
 MOST_LINES = 500
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
@@ -111,6 +114,16 @@ def complaints(root):
                 yield f"{where}: kernels know no torch, and {name} is"
 
 
+def searched_texts(root):
+    """Nothing decides by the text of an error but the table of foreign phrases."""
+    for path in sorted(p for top in ("src", "include", "tools", "python/native") for p in (root / top).rglob("*")):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or path.relative_to(root).as_posix() == KNOWS_PHRASES:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if found := PHRASES.search(line):
+                yield f"{path.relative_to(root)}:{number}: '{found[1]}' is a text of others; {KNOWS_PHRASES} says which kind of failure it is"
+
+
 def said_to_know(readme):
     """The layers that the sentence "May know ..." of a README names."""
     found = re.search(r"\*\*May know\*\*([^.;:]*)", readme)
@@ -147,7 +160,7 @@ def crowded(root):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = [*complaints(root), *undescribed(root), *crowded(root)]
+    found = [*complaints(root), *searched_texts(root), *undescribed(root), *crowded(root)]
     print("\n".join(found) if found else "layers: all includes point down, every layer is described, no folder or file is too large")
     return 1 if found else 0
 

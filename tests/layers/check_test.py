@@ -55,6 +55,17 @@ class LayerCheck(unittest.TestCase):
         self.assertEqual(len(self.complaints(place, '#include "engine/pipeline.h"\n')), 1)
         self.assertEqual(len(self.complaints("src/local_sgd/a.cpp", '#include "engine/engine.h"\n')), 1)
 
+    def test_the_texts_of_others_are_searched_in_one_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for home in ("src/base/failure.cpp", "src/launch/a.cpp"):
+                (root / home).parent.mkdir(parents=True, exist_ok=True)
+                (root / home).write_text('if (text.find("Connection closed by peer") != npos) return;\n')
+            (root / "src/launch/b.cpp").write_text('throw Error("it timed out waiting for a peer");\n')
+            found = list(check.searched_texts(root))
+            self.assertEqual(len(found), 1, found)
+            self.assertTrue(found[0].startswith("src/launch/a.cpp:1: 'by peer' is a text of others"), found[0])
+
     def test_an_exchange_knows_no_optimizer(self):
         for name in ("zero/a.h", "optim/a.h", "brigade/zero/zero.h", "brigade/optim/optimizer.h"):
             self.assertEqual(len(self.complaints("src/exchange/a.cpp", f'#include "{name}"\n')), 1, name)

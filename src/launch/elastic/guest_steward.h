@@ -14,7 +14,7 @@ class GuestSteward : public Steward {
 
   int first_number() const override { return guest_ * kNumbersAHost; }
   void started(int worker, int local_rank) override;
-  bool goes_on_without(int worker, bool ended_well, const std::string& how) override;
+  bool goes_on_without(int worker, bool ended_well, const base::Cause& how) override;
   Wishes turn() override;
   const std::string& over() const override { return over_; }
   bool is_member(int worker) const override;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
+
 namespace brigade::launching {
 
 // Workers go by their place among those that this host has started, from 0. Not
@@ -15,8 +17,9 @@ class Steward {
   // The job's number of this host's worker 0; the others' follow.
   virtual int first_number() const = 0;
   virtual void started(int worker, int local_rank) = 0;
-  // Whether the job goes on without it. `how`: "rank 2 ended by SIGKILL".
-  virtual bool goes_on_without(int worker, bool ended_well, const std::string& how) = 0;
+  // Whether the job goes on without it. `how`: "rank 2 ended by SIGKILL", with kind and
+  // rank of the error that it has recorded.
+  virtual bool goes_on_without(int worker, bool ended_well, const base::Cause& how) = 0;
 
   struct Wishes {
     std::vector<int> start;  // local ranks
