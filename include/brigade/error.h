@@ -2,12 +2,25 @@
 // The exceptions that brigade throws. Every text says what was wrong, with its value, and
 // what is expected or what to do.
 #pragma once
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "brigade/export.h"
 
 namespace brigade {
+
+// What an error is about. Texts are for people: a program decides by the type of an
+// exception, or by this.
+enum class Failure {
+  other,       // nothing of what follows, such as an exception of a hook's own
+  config,      // ConfigError
+  mismatch,    // MismatchError
+  rendezvous,  // RendezvousError
+  timeout,     // TimeoutError
+  peer_lost,   // PeerLostError
+  aborted,     // the group was given up while a rank waited in it
+};
 
 // The base of all of them.
 class BRIGADE_API Error : public std::runtime_error {
@@ -29,10 +42,39 @@ class BRIGADE_API TimeoutError : public Error {
  public:
   using Error::Error;
 };
+// The connection to another rank broke while this one waited for it: the other has ended,
+// or its host or the network between the two is lost.
+class BRIGADE_API PeerLostError : public Error {
+ public:
+  explicit PeerLostError(const std::string& text, std::optional<int> rank = std::nullopt)
+      : Error(text), rank_(rank) {}
+  // The lost rank, by its number in the job; none where nothing tells which it was.
+  std::optional<int> rank() const { return rank_; }
+
+ private:
+  std::optional<int> rank_;
+};
 // The ranks disagree about what must be equal: model, hook, options.
 class BRIGADE_API MismatchError : public Error {
  public:
   using Error::Error;
+};
+// What came out of backward() when a hook or one of its collectives failed, on this rank or
+// on another. All ranks throw it, with the same text, kind and rank.
+class BRIGADE_API HookError : public Error {
+ public:
+  explicit HookError(const std::string& text, Failure kind = Failure::other,
+                     std::optional<int> rank = std::nullopt)
+      : Error(text), kind_(kind), rank_(rank) {}
+  // What the first rank to fail has met: `other` if its hook threw an exception of its own.
+  Failure kind() const { return kind_; }
+  // Whose failure it was, by its number in the job: the rank whose hook threw, that is
+  // gone, or that nothing is heard of. None where that cannot be told.
+  std::optional<int> rank() const { return rank_; }
+
+ private:
+  Failure kind_;
+  std::optional<int> rank_;
 };
 
 }  // namespace brigade

@@ -225,13 +225,6 @@ BRIGADE_API Task<at::Tensor> average(Bucket bucket, Comm& comm);
 BRIGADE_API std::shared_ptr<Hook> make_hook(
     std::string name, std::function<Task<at::Tensor>(Bucket, Comm&)> reduce);
 
-// What came out of backward() when a hook or one of its collectives failed, on this rank or
-// on another.
-class BRIGADE_API HookError : public Error {
- public:
-  using Error::Error;
-};
-
 struct HookTraffic {
   int64_t steps = 0;
   int64_t bytes_before = 0;  // the buckets as they came

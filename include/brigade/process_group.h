@@ -84,6 +84,8 @@ class BRIGADE_API ProcessGroup {
 
   int rank() const;
   int size() const;
+  // The number in the job of a rank of this group, by which errors know it.
+  int number_in_job(int rank) const;
   // "gloo", "nccl" or "solo", a group of one that opens no port. To be shown; what a caller
   // wants to know has functions of its own.
   const std::string& backend() const;

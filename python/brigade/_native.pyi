@@ -1,7 +1,7 @@
 """The native part: what the modules beside it stand on."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,11 @@ class RendezvousError(Error):
 class TimeoutError(Error, TimeoutError):  # type: ignore[misc]
     """Something that waits for other ranks ran into the time limit."""
 
+class PeerLostError(Error, ConnectionError):
+    """The connection to another rank broke: it has ended, or was lost. `rank` is which, or None."""
+
+    rank: int | None
+
 class MismatchError(Error):
     """The ranks disagree about what must be equal."""
 
@@ -29,7 +34,10 @@ class CheckpointError(Error):
     """A file, or what is in it, cannot be used."""
 
 class HookError(Error):
-    """A hook or one of its collectives failed, on this rank or on another."""
+    """A hook or one of its collectives failed, on this rank or on another. `kind` is what happened, `rank` whose failure it was, or None."""
+
+    kind: Literal["other", "config", "mismatch", "rendezvous", "timeout", "peer_lost", "aborted"]
+    rank: int | None
 
 class HookTraffic:
     """What a hook moved, and how long it took."""

@@ -15,6 +15,7 @@
 #include "group/store/watched_store.h"
 #include "interruptible.h"
 #include "reduction.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade::python {
 namespace {
@@ -115,7 +116,7 @@ void average_with_all(c10d::ProcessGroup& group, const at::Tensor& bucket) {
     check_signals();
     std::this_thread::sleep_for(kLook);
   }
-  work->wait();
+  torch_port::wait(*work, kNoTimeout, group);
 }
 
 }  // namespace

@@ -33,27 +33,6 @@ std::shared_ptr<T> ending_without_gil(T* made) {
   });
 }
 
-// As pybind11's register_exception. That one fails with UnicodeDecodeError, and loses the
-// text, where an error quotes a file name, an option or a variable that is not UTF-8.
-template <class CppError>
-pybind11::exception<CppError>& register_error(pybind11::module_& m, const char* name,
-                                              pybind11::handle base, const char* doc) {
-  namespace py = pybind11;
-  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::exception<CppError>> type;
-  type.call_once_and_store_result([&] { return py::exception<CppError>(m, name, base); });
-  type.get_stored().doc() = doc;
-  python_type<CppError> = type.get_stored().ptr();
-  py::register_exception_translator([](std::exception_ptr thrown) {
-    if (!thrown) return;
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const CppError& error) {
-      py::set_error(type.get_stored(), base::valid_utf8(error.what()).c_str());
-    }
-  });
-  return type.get_stored();
-}
-
 void bind_averaging(pybind11::module_& m);
 void bind_checkpoint(pybind11::module_& m);
 void bind_optimizers(pybind11::module_& m);

@@ -49,8 +49,6 @@ std::optional<std::pair<int64_t, Loaded>> load(
 }  // namespace
 
 void bind_checkpoint(py::module_& m) {
-  register_error<CheckpointError>(m, "CheckpointError", m.attr("Error"),
-                                  "A file, or what is in it, cannot be used.");
   m.def("save_checkpoint", &save, NoGil());
   m.def("load_checkpoint", &load, NoGil());
   m.def(

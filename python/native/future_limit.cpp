@@ -52,7 +52,8 @@ struct FutureLimit::Shared {
       last = changed.wait_for(lock, kLookAtFutures, [&] { return closed; });
       lock.unlock();
       for (Watched& each : take_late())
-        each.given->setError(hook_error_for_backward(each.late));
+        each.given->setError(
+            for_backward(std::make_exception_ptr(HookError(each.late, Failure::timeout))));
       lock.lock();
     }
   }

@@ -31,27 +31,6 @@ std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& futu
       c10::PyObjectType::get()));
 }
 
-void bind_errors(py::module_& m) {
-  // Each translator is asked before those registered earlier.
-  auto error = register_error<Error>(m, "Error", PyExc_RuntimeError,
-                                     "The base of all that brigade raises.");
-  const auto derived = [&](PyObject* kin) {
-    return kin ? py::make_tuple(error, py::handle(kin)) : py::make_tuple(error);
-  };
-  register_error<ConfigError>(m, "ConfigError", derived(PyExc_ValueError),
-                              "A bad option or argument.");
-  register_error<RendezvousError>(m, "RendezvousError", derived(nullptr),
-                                  "The ranks could not find each other.");
-  register_error<TimeoutError>(
-      m, "TimeoutError", derived(PyExc_TimeoutError),
-      "Something that waits for other ranks ran into the time limit.");
-  register_error<MismatchError>(m, "MismatchError", derived(nullptr),
-                                "The ranks disagree about what must be equal.");
-  register_error<HookError>(
-      m, "HookError", derived(nullptr),
-      "A hook or one of its collectives failed, on this rank or on another.");
-}
-
 void bind_stats(py::module_& m) {
   py::class_<HookTraffic>(m, "HookTraffic", "What a hook moved, and how long it took.")
       .def_readonly("steps", &HookTraffic::steps, "Backward passes that were counted.")

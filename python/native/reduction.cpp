@@ -124,7 +124,8 @@ std::shared_ptr<engine::Engine> Reduction::connect() {
   const std::string name = adopted.unique_name("engine");
   auto made = engine::Engine::make(std::move(adopted), name);
   made->set_hook(std::move(hook));
-  made->set_error(hook_error_for_backward);
+  made->set_error(
+      [](const HookError& error) { return for_backward(std::make_exception_ptr(error)); });
   std::lock_guard lock(mutex_);
   if (!closed_) engine_ = made;
   return made;
@@ -268,7 +269,7 @@ void HookSlot::confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   try {
     announcement->confirm(*group, bucket.getBuffer(), busy);
   } catch (const MismatchError& error) {
-    if (engine) engine->fail(error.what());
+    if (engine) engine->fail({.kind = Failure::mismatch, .text = error.what()});
     throw;
   }
 }
@@ -334,13 +335,14 @@ FuturePtr HookSlot::run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer) 
     place = c10::str("rank ", group.getRank(), ": hook '", name_of_other_, "', bucket ",
                      bucket.getIndex(), ": ");
   }
-  auto parse = [hook, place, buffer = bucket.getBuffer()](const c10::IValue& value) {
+  auto parse = [hook, place, rank = group.getRank(),
+                buffer = bucket.getBuffer()](const c10::IValue& value) {
     try {
       at::Tensor result = hook->parseHookResult(value);
       engine::check_result(result, buffer);
       return result;
     } catch (const std::exception& error) {
-      throw HookError(place + base::report_of(error));
+      throw HookError(place + base::report_of(error), Failure::other, rank);
     }
   };
   std::string late = c10::str(place, "its future is not complete within the time limit of ",

@@ -1,6 +1,7 @@
 // The collectives of a model that are not its gradients'.
 #include "base/exception_text.h"
 #include "ddp/core_state.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade {
 namespace {
@@ -16,11 +17,11 @@ std::vector<at::Tensor> tensors_of(const NamedBuffers& buffers) {
 }  // namespace
 
 void throw_ours(const char* what, const ProcessGroup& group, const c10::Error& error) {
-  const std::string cause = base::cause_of(error);
-  const std::string text = "DistributedDataParallel: " + std::string(what) + " on rank " +
-                           std::to_string(group.rank()) + ": " + cause;
-  if (cause.find("imed out") != std::string::npos) throw TimeoutError(text);
-  throw Error(text);
+  base::Cause cause = torch_port::failure_of(error, *group.c10d());
+  cause.text = "DistributedDataParallel: " + std::string(what) + " on rank " +
+               std::to_string(group.rank()) + ": " + base::cause_of(error);
+  if (cause.rank) cause.rank = group.number_in_job(*cause.rank);
+  std::rethrow_exception(base::make_error(cause));
 }
 
 void DdpCore::State::enter(ProcessGroup entered) {

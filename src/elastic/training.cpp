@@ -4,13 +4,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
 #include "base/exception_text.h"
+#include "base/failure.h"
 #include "brigade/elastic.h"
 #include "brigade/error.h"
 #include "brigade/optim/optimizer.h"
@@ -33,14 +33,9 @@ constexpr int kTries = 3;
 constexpr double kNoticeMicroseconds = 50'000;
 constexpr int64_t kMostStepsWithoutNotice = 64;
 
-bool speaks_of_a_lost_peer(const std::string& text) {
-  constexpr std::array kPhrases{
-      "gloo::",      "c10::Dist",         "communicator was aborted", "group was aborted",
-      "imed out",    "onnection refused", "did not come within",      "gloo cannot connect",
-      "by peer",     "Broken pipe",       "remote process exited",    "Socket closed",
-      "pair closure"};
-  return std::ranges::any_of(
-      kPhrases, [&](const char* phrase) { return text.find(phrase) != std::string::npos; });
+bool is_about_a_peer(Failure kind) {
+  return kind == Failure::peer_lost || kind == Failure::timeout ||
+         kind == Failure::rendezvous || kind == Failure::aborted;
 }
 
 bool has_newcomers(const std::vector<int>& members, const std::vector<int>& before) {
@@ -244,13 +239,10 @@ const std::vector<ElasticEvent>& ElasticTraining::events() const { return state_
 
 bool ElasticTraining::State::is_lost_peer(const std::exception& error) const {
   if (!job->elastic()) return false;
-  if (dynamic_cast<const ConfigError*>(&error) ||
-      dynamic_cast<const MismatchError*>(&error))
-    return job->aborted();
-  return job->aborted() || dynamic_cast<const HookError*>(&error) ||
-         dynamic_cast<const TimeoutError*>(&error) ||
-         dynamic_cast<const RendezvousError*>(&error) ||
-         speaks_of_a_lost_peer(base::describe(error));
+  const base::Cause cause = base::failure_of(error);
+  if (job->aborted() || is_about_a_peer(cause.kind)) return true;
+  // What this rank's own hook did wrong it would do wrong again.
+  return dynamic_cast<const HookError*>(&error) && cause.rank != job->group().rank();
 }
 
 // A fault of the program's own would come back for ever.
@@ -437,7 +429,8 @@ void ElasticTraining::State::wait_for_device() const {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
   while (!stream.query()) {
-    if (job->aborted()) throw Error("elastic: the group was aborted in this step");
+    if (job->aborted())
+      throw base::AbortedError("elastic: the group was aborted in this step");
     std::this_thread::yield();
   }
 }

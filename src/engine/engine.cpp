@@ -39,7 +39,7 @@ Engine::Engine(ProcessGroup group, std::string name)
       failure_store_(group_, name_),
       watcher_(
           group_, failure_store_, [this] { return oldest(); },
-          [this](const std::string& why) {
+          [this](const base::Cause& why) {
             fail_all(why);
             // The device would wait on, and so would the host behind it.
             if (group_.works_on_device() && !aborted_.exchange(true))
@@ -60,7 +60,7 @@ void Engine::close() {
   }
   watcher_.stop();
   pipeline_->stop(kGrace);
-  fail_all("the model was destroyed while its gradients were being reduced");
+  fail_all({.text = "the model was destroyed while its gradients were being reduced"});
 }
 
 void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
@@ -88,7 +88,7 @@ bool Engine::busy() const {
 
 void Engine::throw_if_failed() const {
   std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw HookError(failure_);
+  if (failure_) throw HookError(*failure_);
 }
 
 void Engine::throw_if_any_rank_failed() {
@@ -197,10 +197,10 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
       std::lock_guard lock(mutex_);
       outstanding_.emplace(run.ticket, run.shared_from_this());
     }
-    std::vector<ProcessGroup> groups = station_groups_.all();
-    const std::string text = explain(base::text_of(error), groups, failure_store_);
-    fail_all(failure_store_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
-                                        run.describe() + ": " + text));
+    base::Cause cause = cause_of(error);
+    cause.text = "rank " + std::to_string(group_.number_in_job(group_.rank())) + ": " +
+                 run.describe() + ": " + cause.text;
+    fail_all(failure_store_.first_cause(cause));
     return;
   }
   if (run.device_lanes && group_.size() > 1)
@@ -209,6 +209,23 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
   const HookTraffic cost = stats_.ended(run.cost, run.started, now, runs_inline_);
   outstanding_.erase(run.ticket);
+}
+
+// What the hook itself has thrown is this rank's failure; of what LibTorch's connections
+// have thrown that is not known.
+base::Cause Engine::cause_of(const std::exception_ptr& error) {
+  base::Cause cause = base::failure_of(error);
+  explain(cause, failure_store_);
+  bool own = cause.kind == Failure::other || cause.kind == Failure::config ||
+             cause.kind == Failure::mismatch;
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::DistError&) {
+    own = false;
+  } catch (...) {
+  }
+  if (own && !cause.rank) cause.rank = group_.number_in_job(group_.rank());
+  return cause;
 }
 
 ProcessGroup Engine::host_group(const ProcessGroup& over) {
@@ -259,14 +276,15 @@ std::optional<Watcher::Watched> Engine::oldest() {
 
 std::optional<Watcher::Watched> Engine::oldest_on_device() {
   std::optional<DeviceWork::Oldest> found;
-  std::string error;
+  std::optional<base::Cause> error;
   try {
     found = device_work_.oldest();
   } catch (const std::exception& failure) {
-    error = base::cause_of(failure);
+    error = base::Cause{.rank = group_.number_in_job(group_.rank()),
+                        .text = base::cause_of(failure)};
   }
-  if (error.empty()) error = error_of_nccl();
-  if (!found && error.empty()) return std::nullopt;
+  if (!error) error = error_of_nccl();
+  if (!found && !error) return std::nullopt;
   const DeviceWork::Oldest oldest =
       found.value_or(DeviceWork::Oldest{device_work_.last(), Clock::now()});
   std::lock_guard lock(mutex_);
@@ -284,26 +302,25 @@ std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> Engine::groups_on_device() {
   return found;
 }
 
-std::string Engine::error_of_nccl() {
+std::optional<base::Cause> Engine::error_of_nccl() {
   for (const auto& group : groups_on_device()) {
     const auto backend = group->getBackend(c10::DeviceType::CUDA);
-    if (std::string error = torch_port::error_of_nccl(*backend); !error.empty())
-      return error;
+    if (auto error = torch_port::error_of_nccl(*backend)) return error;
   }
-  return {};
+  return std::nullopt;
 }
 
-void Engine::fail_all(const std::string& why) {
+void Engine::fail_all(const base::Cause& why) {
   std::map<uint32_t, std::shared_ptr<BucketRun>> lost;
-  std::string cause;
+  std::optional<HookError> error;
   {
     std::lock_guard lock(mutex_);
-    if (failure_.empty()) failure_ = why;
-    cause = failure_;
+    if (!failure_) failure_.emplace(why.text, why.kind, why.rank);
+    error = failure_;
     lost.swap(outstanding_);
   }
   for (auto& [ticket, run] : lost)
-    run->fail(make_error_ ? make_error_(cause) : std::make_exception_ptr(HookError(cause)));
+    run->fail(make_error_ ? make_error_(*error) : std::make_exception_ptr(*error));
 }
 
 }  // namespace brigade::engine

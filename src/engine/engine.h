@@ -54,7 +54,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // What a failed bucket's future throws; without this, HookError. `make` is called on any
   // thread. To be called before the first run().
-  using MakeError = std::function<std::exception_ptr(const std::string& cause)>;
+  using MakeError = std::function<std::exception_ptr(const HookError& error)>;
   void set_error(MakeError make) { make_error_ = std::move(make); }
 
   // While it lives this rank gives signs of life as if a bucket were under way: for what a
@@ -74,7 +74,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // that wait in one for longer than the watcher's patience. Listens for most of a second.
   std::vector<int> ranks_in_backward() { return failure_store_.beating_ranks(); }
   // Fails on all ranks that run a bucket of this engine, with the first cause of all.
-  void fail(const std::string& cause) { fail_all(failure_store_.first_cause(cause)); }
+  void fail(const base::Cause& cause) { fail_all(failure_store_.first_cause(cause)); }
 
   // Fails what is under way and ends the threads. Nothing may be run afterwards.
   void close();
@@ -117,8 +117,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<Watcher::Watched> oldest_on_device();
   // Those with communicators of NCCL's that exist by now.
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_on_device();
-  std::string error_of_nccl();
-  void fail_all(const std::string& why);
+  std::optional<base::Cause> error_of_nccl();
+  base::Cause cause_of(const std::exception_ptr& error);
+  void fail_all(const base::Cause& why);
 
   const ProcessGroup group_;
   const std::string name_;
@@ -143,7 +144,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   StepStats stats_;
   std::string shape_;  // of the present hook's exchanges; empty: flat
   bool agreed_ = false;
-  std::string failure_;
+  std::optional<HookError> failure_;
   std::optional<Clock::time_point> waiting_since_;
   bool closed_ = false;
   std::thread::id closed_by_;

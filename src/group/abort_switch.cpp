@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "brigade/error.h"
+#include "base/failure.h"
 #include "group/sockets.h"
 
 namespace brigade::group {
@@ -92,7 +92,7 @@ bool AbortSwitch::aborted() const {
 
 void AbortSwitch::throw_if_aborted() const {
   std::lock_guard lock(mutex_);
-  if (aborted_) throw Error("the group was aborted: " + why_);
+  if (aborted_) throw base::AbortedError("the group was aborted: " + why_);
 }
 
 std::string AbortSwitch::why() const {

@@ -31,7 +31,7 @@ class AbortSwitch {
   // From then on throw_if_aborted() throws, and so do new groups. The first reason counts.
   void abort(const std::string& why);
   bool aborted() const;
-  // Throws Error with the reason.
+  // Throws AbortedError with the reason.
   void throw_if_aborted() const;
   std::string why() const;
   // Of all groups that this switch ends.

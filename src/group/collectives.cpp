@@ -8,6 +8,7 @@
 #include "brigade/error.h"
 #include "brigade/process_group.h"
 #include "group/process_group_state.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade {
 namespace {
@@ -28,13 +29,15 @@ void run(const char* what, ProcessGroup::State& state, Start start,
   try {
     start()->wait(limit);
   } catch (const std::exception& error) {
-    std::string cause = base::cause_of(error);
-    if (const auto peer = torch_port::rank_named_in(*state.group, cause))
-      cause += ", which is rank " + std::to_string(state.world_ranks[*peer]);
-    const std::string text = std::string(what) + " on rank " +
-                             std::to_string(state.world_ranks[state.rank]) + ": " + cause;
-    if (cause.find("imed out") != std::string::npos) throw TimeoutError(text);
-    throw Error(text);
+    base::Cause cause = torch_port::failure_of(error, *state.group);
+    cause.text = std::string(what) + " on rank " +
+                 std::to_string(state.world_ranks[state.rank]) + ": " +
+                 base::cause_of(error);
+    if (cause.rank) {
+      cause.rank = state.world_ranks[*cause.rank];
+      cause.text += ", which is rank " + std::to_string(*cause.rank);
+    }
+    std::rethrow_exception(base::make_error(cause));
   }
 }
 

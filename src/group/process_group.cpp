@@ -25,6 +25,9 @@ std::string ProcessGroup::unique_name(const std::string& what) const {
 
 int ProcessGroup::rank() const { return state_->rank; }
 int ProcessGroup::size() const { return state_->size; }
+int ProcessGroup::number_in_job(int rank) const {
+  return state_->world_ranks.at(static_cast<size_t>(rank));
+}
 const std::string& ProcessGroup::backend() const { return state_->backend; }
 bool ProcessGroup::works_on_device() const { return state_->backend == "nccl"; }
 std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "base/failure.h"
 #include "base/files/error_file.h"
 #include "group/store/mailbox.h"
 #include "launch/workers/worker_streams.h"
@@ -55,19 +55,6 @@ bool stands_still(pid_t pid) {
   const size_t name_end = text.rfind(')');  // a name may have any character
   return name_end != std::string::npos && name_end + 2 < text.size() &&
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
-}
-
-// Whether an error is one of another rank, which all ranks are told: it begins with that
-// rank, behind its type if it has one ("brigade::HookError: rank 1: hook …").
-bool is_about_another(const std::string& message, int rank) {
-  const size_t type = message.substr(0, message.find('\n')).find(": ");
-  for (const size_t begin : {size_t{0}, type == std::string::npos ? 0 : type + 2}) {
-    int named = -1, length = 0;
-    if (std::sscanf(message.c_str() + begin, "rank %d%n", &named, &length) == 1 &&
-        message[begin + static_cast<size_t>(length)] == ':')
-      return named != rank;
-  }
-  return false;
 }
 
 class Attempt {
@@ -258,10 +245,13 @@ void Attempt::collect_exits() {
 
 bool Attempt::goes_on_without(Worker& worker) {
   const char* name = worker.signal ? sigabbrev_np(worker.signal) : nullptr;
-  const std::string how =
-      "rank " + std::to_string(worker.rank) +
-      (name ? std::string(" ended by SIG") + name
-            : " ended with exit code " + std::to_string(worker.exit_code));
+  base::Cause how{.text = "rank " + std::to_string(worker.rank)};
+  how.text += name ? std::string(" ended by SIG") + name
+                   : " ended with exit code " + std::to_string(worker.exit_code);
+  if (const auto error = recorded(worker)) {
+    how.kind = error->kind.value_or(base::classify(error->message));
+    how.rank = error->rank;
+  }
   const bool well = !worker.exit_code && !worker.signal;
   return plan_.control.goes_on_without(worker.number, well, how) && !well;
 }
@@ -359,19 +349,15 @@ bool Attempt::lost_its_peer(const Worker& worker) const {
   // Gloo writes to a connection that has gone as to any other.
   if (worker.failed && worker.signal == SIGPIPE) return true;
   if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
-  constexpr std::array kPhrases{"Connection closed by peer",
-                                "Connection reset by peer",
-                                "Broken pipe",
-                                "remote process exited",
-                                "pair closure",
-                                "NCCL communicator was aborted"};
-  const auto says = [&](const std::string& text) {
-    return std::ranges::any_of(kPhrases, [&](const char* phrase) {
-      return text.find(phrase) != std::string::npos;
-    });
+  const auto says = [](const std::string& text) {
+    return base::is_echo(base::classify(text));
   };
-  if (const auto error = recorded(worker))
-    return says(error->message) || is_about_another(error->message, worker.rank);
+  if (const auto error = recorded(worker)) {
+    if (error->rank && *error->rank != worker.rank) return true;
+    // A rendezvous that a peer's death ended is told by its text only.
+    const bool untold = !error->kind || error->kind == Failure::rendezvous;
+    return untold ? says(error->message) : base::is_echo(*error->kind);
+  }
   const LastLines lines = worker.streams->last_lines();
   return std::ranges::any_of(lines.own(), says) || std::ranges::any_of(lines.rest(), says);
 }

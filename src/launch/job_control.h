@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
+
 namespace brigade::launching {
 
 // What the rest of the job wants of this host's attempt.
@@ -33,9 +35,9 @@ class JobControl {
   virtual std::optional<int> first_number() const { return std::nullopt; }
   virtual void started(int /*worker*/, int /*local_rank*/) {}
   // Whether the job goes on without a worker that has ended. `how`: "rank 2 ended by
-  // SIGKILL".
+  // SIGKILL", with kind and rank of the error that it has recorded.
   virtual bool goes_on_without(int /*worker*/, bool ended_well,
-                               const std::string& /*how*/) {
+                               const base::Cause& /*how*/) {
     return ended_well;
   }
   // A worker has failed and ends the attempt; called before the others are ended.

@@ -14,15 +14,14 @@ int record_errors(const std::function<void()>& function) {
   try {
     function();
     return 0;
-  } catch (const ConfigError& error) {
-    message = base::describe(error);
-    code = 2;
   } catch (const std::exception& error) {
     message = base::describe(error);
+    code = dynamic_cast<const ConfigError*>(&error) ? 2 : 1;
+    base::write_error_file(error, code);
   } catch (...) {
     message = base::text_of(std::current_exception());
+    base::write_error_file(message, code);
   }
-  base::write_error_file(message, code);
   std::fprintf(stderr, "%s\n", message.c_str());
   return code;
 }

@@ -1,12 +1,12 @@
 #include "torch_port/live_works.h"
 
-#include "brigade/error.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade::torch_port {
 namespace {
 
 std::exception_ptr error_of(const std::string& why) {
-  return std::make_exception_ptr(Error("the group was aborted: " + why));
+  return std::make_exception_ptr(base::AbortedError("the group was aborted: " + why));
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ c10::intrusive_ptr<c10d::Work> LiveWorks::follow(c10::intrusive_ptr<c10d::Work> 
       std::lock_guard lock(works->mutex_);
       works->under_way_.erase(number);
     }
-    work->end(done.exception_ptr(), done.hasError() ? c10::IValue() : done.value());
+    work->end(typed(done.exception_ptr()), done.hasError() ? c10::IValue() : done.value());
   });
   std::string why;
   {

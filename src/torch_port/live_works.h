@@ -8,7 +8,8 @@
 
 namespace brigade::torch_port {
 
-// Stands for a collective of Gloo's. Ends with it, or when it is given up.
+// Stands for a collective of Gloo's. Ends with it, or when it is given up. Its errors have
+// types of ours.
 //
 // Gloo forgets a message that is half sent or half received when its connection closes: it
 // fails what is queued behind, and the collective that the message belongs to waits for its

@@ -65,19 +65,24 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
   return module->make_backend(std::move(store), rank, size, timeout);
 }
 
-std::string error_of_nccl(c10d::Backend& backend) {
+std::optional<base::Cause> error_of_nccl(c10d::Backend& backend) {
   switch (backend.getError()) {
     case c10d::ErrorType::SUCCESS:
-      return {};
+      return std::nullopt;
     case c10d::ErrorType::TIMEOUT:
-      return "NCCL: a collective was not complete within the time limit";
+      return base::Cause{
+          .kind = Failure::timeout,
+          .text = "NCCL: a collective was not complete within the time limit"};
     case c10d::ErrorType::REMOTE_ERROR:
-      return "NCCL: another rank has failed";
+      return base::Cause{.kind = Failure::peer_lost,
+                         .text = "NCCL: another rank has failed"};
     case c10d::ErrorType::COMM_ERROR:
       break;
   }
-  return "NCCL: a connection to another rank is lost, or NCCL has failed "
-         "(NCCL_DEBUG=WARN says more)";
+  return base::Cause{.kind = Failure::peer_lost,
+                     .text =
+                         "NCCL: a connection to another rank is lost, or NCCL has "
+                         "failed (NCCL_DEBUG=WARN says more)"};
 }
 
 bool is_capturing() { return loaded().module && loaded().module->is_capturing(); }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "base/failure.h"
 #include "torch_port/c10d_forward.h"
 
 namespace brigade::torch_port {
@@ -31,9 +32,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
 
-// What NCCL itself has found out about the backend's collectives; empty: nothing wrong.
+// What NCCL itself has found out about the backend's collectives; none: nothing wrong.
 // REQUIRES: the backend is one of NCCL's.
-std::string error_of_nccl(c10d::Backend& backend);
+std::optional<base::Cause> error_of_nccl(c10d::Backend& backend);
 
 // Whether the device's current stream is being recorded as a CUDA graph.
 bool is_capturing();

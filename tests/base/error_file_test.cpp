@@ -1,3 +1,4 @@
+// What a worker tells its launcher through a file.
 #include "base/files/error_file.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +7,8 @@
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/files/read_whole.h"
@@ -62,6 +65,64 @@ TEST(ErrorFile, AnEarlierErrorStays) {
   const std::optional<base::RecordedError> error = base::read_error_file(path);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->message, "the cause");
+}
+
+TEST(ErrorFile, HasKindAndRankOfTheErrorBesideTorchrunsOwnFields) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/error.json";
+  const ErrorFileAt here(path);
+  base::write_error_file(HookError("rank 2 is gone", Failure::peer_lost, 2), 1);
+  const auto error = base::read_error_file(path);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->message, "brigade::HookError: rank 2 is gone");
+  EXPECT_EQ(error->kind, Failure::peer_lost);
+  EXPECT_EQ(error->rank, 2);
+  EXPECT_EQ(error->exit_code, 1);
+  std::ifstream in(path);
+  const auto data = nlohmann::json::parse(in);
+  const auto& extra = data.at("message").at("extraInfo");
+  EXPECT_EQ(extra.at("kind"), "peer_lost");
+  EXPECT_EQ(extra.at("rank"), 2);
+  EXPECT_TRUE(extra.at("timestamp").is_string()) << "torchrun reads it";
+  EXPECT_EQ(extra.at("py_callstack"), error->message);
+}
+
+TEST(ErrorFile, KeepsTheExitCodeBesideTheKind) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/error.json";
+  const ErrorFileAt here(path);
+  base::write_error_file(ConfigError("no such option"), 2);
+  ASSERT_TRUE(base::read_error_file(path));
+  EXPECT_EQ(base::read_error_file(path)->kind, Failure::config);
+  EXPECT_EQ(base::read_error_file(path)->rank, std::nullopt);
+  EXPECT_EQ(base::read_error_file(path)->exit_code, 2);
+}
+
+// The launcher then has nothing but the text to go by.
+TEST(ErrorFile, SaysNoKindOfAnErrorThatIsNotOurs) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/error.json";
+  const ErrorFileAt here(path);
+  base::write_error_file(std::runtime_error("Connection closed by peer"), 1);
+  ASSERT_TRUE(base::read_error_file(path));
+  EXPECT_EQ(base::read_error_file(path)->kind, std::nullopt);
+  EXPECT_EQ(base::read_error_file(path)->rank, std::nullopt);
+}
+
+TEST(ErrorFile, OfAnotherProgramOrVersionHasNoKind) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/error.json";
+  const ErrorFileAt here(path);
+  for (const char* text :
+       {R"({"message": {"message": "m", "extraInfo": {"py_callstack": "c"}}})",
+        R"({"message": {"message": "m", "extraInfo": {"kind": "later", "rank": "x"}}})",
+        R"({"message": "m"})"}) {
+    std::ofstream(path) << text;
+    ASSERT_TRUE(base::read_error_file(path));
+    EXPECT_EQ(base::read_error_file(path)->message, "m");
+    EXPECT_EQ(base::read_error_file(path)->kind, std::nullopt);
+    EXPECT_EQ(base::read_error_file(path)->rank, std::nullopt);
+  }
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "base/exception_text.h"
+#include "base/failure.h"
 #include "cuda/on_gpu.h"
 #include "group/process_group_state.h"
 
@@ -159,6 +161,55 @@ TEST(CudaConnecting, ARankThatLeavesBetweenTwoStationsIsAnErrorWithinTheLimit) {
 
 TEST(CudaConnecting, ARankThatSleepsBetweenTwoStationsIsNamedWithinTheLimit) {
   expect_failure_between_stations(oversleep, /*all_come_to_the_end=*/true);
+}
+
+void expect_phrase(const std::string& text, const std::string& phrase,
+                   brigade::Failure kind) {
+  EXPECT_EQ(base::phrase_in(text), phrase) << text;
+  EXPECT_EQ(base::classify(text), kind) << text;
+}
+
+// What a collective of two ranks over NCCL throws.
+std::string text_of_all_reduce(const ProcessGroup& group) {
+  try {
+    for (int step = 0; step < 100; ++step) {
+      group.all_reduce(at::ones({1 << 16}, kGpu));
+      c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
+    }
+  } catch (const std::exception& error) {
+    return base::text_of(error);
+  }
+  return "nothing was thrown";
+}
+
+// The other phrases of base/failure.cpp are in tests/engine/foreign_phrases_test.cpp.
+TEST(CudaForeignPhrases, NcclSaysThatItsCommunicatorWasAborted) {
+  run_to_failure([](ProcessGroup group) {
+    group::abort_on_device({group.c10d()});
+    expect_phrase(text_of_all_reduce(group), "communicator was aborted",
+                  brigade::Failure::aborted);
+  });
+}
+
+// The device waits for it meanwhile, until the communicator is aborted.
+TEST(CudaForeignPhrases, NcclSaysThatARankIsGone) {
+  const auto body = [](ProcessGroup group) {
+    if (group.rank() == 1) leave();
+    std::this_thread::sleep_for(seconds(1));
+    std::string text = "nothing was thrown";
+    try {
+      for (int step = 0; step < 20; ++step) {
+        std::vector<at::Tensor> tensors{at::ones({1 << 20}, kGpu)};
+        group.c10d()->allreduce(tensors);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+    } catch (const std::exception& error) {
+      text = base::text_of(error);
+    }
+    expect_phrase(text, "remote process exited", brigade::Failure::peer_lost);
+    group::abort_on_device({group.c10d()});
+  };
+  run_to_failure(body, /*all_come_to_the_end=*/false);
 }
 
 // Stops its rank where that is to learn how it reaches NCCL's others.

@@ -2,7 +2,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
+
+#include "base/exception_text.h"
+#include "brigade/launch.h"
 #include "ddp/models.h"
+#include "support/command.h"
 
 namespace brigade::testing {
 namespace {
@@ -60,6 +65,52 @@ TEST(LostRanks, OneThatHasFewerBatchesIsNamedAndJoinIsRecommended) {
   }
 }
 
+// What a program of three ranks says whose rank 1 is killed in the middle of a backward
+// pass.
+void train_until_a_peer_is_lost(const std::string& folder, int rank) {
+  signal(SIGTERM, SIG_IGN);  // the launcher's: survivors must end by themselves
+  const ProcessGroup group = init_process_group({.backend = "gloo"});
+  Net net = seeded();
+  DistributedDataParallel ddp(net, group);
+  for (int step = 0; step < 2; ++step) make_step(ddp, group);
+  if (rank == 1) {
+    net->parameters().front().register_hook([](const at::Tensor& gradient) {
+      kill(getpid(), SIGKILL);
+      return gradient;
+    });
+  }
+  std::ofstream told(folder + "/" + std::to_string(rank));
+  try {
+    make_step(ddp, group);
+    told << "no error";
+  } catch (const PeerLostError& error) {
+    told << "lost " << error.rank().value_or(-1) << " " << error.what();
+  } catch (const std::exception& error) {
+    told << base::describe(error);
+  }
+}
+
+TEST(LostRanks, OneThatIsKilledIsAPeerLostErrorOutOfBackwardThatNamesIt) {
+  const TemporaryFolder folder;
+  setenv("OMP_NUM_THREADS", "1", 0);
+  try {
+    launch(3, [&](int rank) { train_until_a_peer_is_lost(folder.path(), rank); },
+           {.grace = std::chrono::seconds(20), .wall = std::chrono::minutes(2)});
+    ADD_FAILURE() << "no LaunchError";
+  } catch (const LaunchError& error) {
+    ASSERT_TRUE(error.failure()) << error.what();
+    EXPECT_EQ(error.failure()->rank, 1) << error.what();
+  }
+  std::string texts[2];
+  for (const int rank : {0, 2}) {
+    std::ifstream file(folder.path() + "/" + std::to_string(rank));
+    std::getline(file, texts[rank / 2]);
+    EXPECT_TRUE(texts[rank / 2].starts_with("lost 1 rank ")) << texts[rank / 2];
+    expect_says(texts[rank / 2], "all-reduce, step 2: rank 1 is gone (Connection ");
+  }
+  EXPECT_EQ(texts[0], texts[1]) << "the ranks show different causes";
+}
+
 // It lives, and may come later: only at the time limit is it missed.
 TEST(LostRanks, OneThatHasLeftTheLoopAndLivesIsNamedToo) {
   run_ranks(2,
@@ -68,6 +119,7 @@ TEST(LostRanks, OneThatHasLeftTheLoopAndLivesIsNamedToo) {
               DistributedDataParallel ddp(net, group);
               for (int step = 0; step < 2; ++step) make_step(ddp, group);
               if (group.rank() == 1) return group.barrier(std::chrono::seconds(20));
+              EXPECT_THROW(make_step(ddp, group), TimeoutError);
               const std::string text = failure_of_step(ddp, group);
               expect_says(text, "nothing is heard of rank 1: ");
               expect_says(text, "join()");

@@ -73,13 +73,23 @@ TEST_F(ElasticMembership, WhoHasSaidThatItHasTheStateCountsThoughNobodyHasReadIt
   turn();
   EXPECT_EQ(heard(1), Texts{"place 1 1 0,1 a worker waits to join"});
   say(1, "formed 1");
-  members_->ended(0, "rank 0 ended by SIGKILL", now_);
+  members_->ended(0, {.text = "rank 0 ended by SIGKILL"}, now_);
   EXPECT_EQ(members_->why_over(0), "");
+}
+
+TEST_F(ElasticMembership, TheReasonIsADeathAndNotWhatItsPeersHaveEndedOf) {
+  form(4);
+  members_->ended(0, {Failure::peer_lost, 1, "rank 0 ended with exit code 1"}, now_);
+  members_->ended(1, {.text = "rank 1 ended by SIGKILL"}, now_);
+  members_->ended(2, {Failure::aborted, 1, "rank 2 ended with exit code 1"}, now_);
+  ready(3);
+  turn();
+  EXPECT_EQ(heard(3).back(), "place 1 0 3 rank 1 ended by SIGKILL");
 }
 
 TEST_F(ElasticMembership, ADeathEndsTheGenerationAndTheRestFormsTheNext) {
   form(3);
-  members_->ended(1, "rank 1 ended by SIGKILL", now_);
+  members_->ended(1, {.text = "rank 1 ended by SIGKILL"}, now_);
   EXPECT_EQ(heard(0), Texts{"abort 0 rank 1 ended by SIGKILL"});
   EXPECT_EQ(heard(2), Texts{"abort 0 rank 1 ended by SIGKILL"});
   say(0, "failed 0 connection closed");
@@ -95,12 +105,12 @@ TEST_F(ElasticMembership, ADeathEndsTheGenerationAndTheRestFormsTheNext) {
 
 TEST_F(ElasticMembership, ADeathWhileTheNextIsFormedIsOneMoreGeneration) {
   form(3);
-  members_->ended(0, "rank 0 ended", now_);
+  members_->ended(0, {.text = "rank 0 ended"}, now_);
   ready(1);
   ready(2);
   turn();
   EXPECT_EQ(members_->generation(), 1);
-  members_->ended(2, "rank 2 ended", now_);
+  members_->ended(2, {.text = "rank 2 ended"}, now_);
   EXPECT_EQ(heard(1).back(), "abort 1 rank 2 ended");
   ready(1);
   turn();
@@ -136,7 +146,7 @@ TEST_F(ElasticMembership, WhoDoesNotComeAfterAStepIsToldSoInTheEnd) {
 
 TEST_F(ElasticMembership, AGraceLetsAReplacementJoinAtOnce) {
   form(2, {.grace = milliseconds(500)});
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   start(2);
   ready(0);
   turn(milliseconds(499));
@@ -148,7 +158,7 @@ TEST_F(ElasticMembership, AGraceLetsAReplacementJoinAtOnce) {
 
 TEST_F(ElasticMembership, AfterTheGraceTheOthersGoOnAlone) {
   form(2, {.grace = milliseconds(500)});
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   start(2);
   ready(0);
   turn();
@@ -171,7 +181,7 @@ TEST_F(ElasticMembership, WhoIsSilentIsGivenUp) {
 
 TEST_F(ElasticMembership, TheLastWithTheStateHasTheWholeLimit) {
   form(2, {.silence = milliseconds(100), .limit = milliseconds(1000)});
-  members_->ended(0, "rank 0 ended", now_);
+  members_->ended(0, {.text = "rank 0 ended"}, now_);
   turn(milliseconds(500));
   EXPECT_EQ(members_->take_stuck(), std::vector<int>{}) << "it may only be slow";
   turn(milliseconds(600));
@@ -193,7 +203,7 @@ TEST_F(ElasticMembership, NothingBeginsWhileHostsAreMissing) {
 TEST_F(ElasticMembership, WhoWasToldAndHasNotAnsweredIsWaitedFor) {
   form(3);
   EXPECT_FALSE(members_->waits_for(0));
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   EXPECT_TRUE(members_->waits_for(0));
   EXPECT_FALSE(members_->waits_for(1)) << "it is dead";
   say(0, "heard 0");
@@ -238,8 +248,8 @@ TEST_F(ElasticMembership, WhoFailedInTheLastStepGetsAGenerationMore) {
 TEST_F(ElasticMembership, IsOverWithoutAnybodyWhoHasTheState) {
   form(2);
   start(2);
-  members_->ended(0, "rank 0 ended", now_);
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(0, {.text = "rank 0 ended"}, now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   EXPECT_NE(members_->why_over(5).find("no worker is left that has the state"),
             std::string::npos);
 }
@@ -248,7 +258,7 @@ TEST_F(ElasticMembership, ReplacementsBeginWhereAllDiedBeforeTheyHadTheState) {
   begin(1);
   ready(0);
   turn();
-  members_->ended(0, "rank 0 ended by SIGKILL", now_);
+  members_->ended(0, {.text = "rank 0 ended by SIGKILL"}, now_);
   start(1);
   ready(1);
   turn();
@@ -258,7 +268,7 @@ TEST_F(ElasticMembership, ReplacementsBeginWhereAllDiedBeforeTheyHadTheState) {
 
 TEST_F(ElasticMembership, FewerThanTheLeastWaitForMore) {
   form(2, {.min_workers = 2});
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   ready(0);
   turn(milliseconds(10'000));
   EXPECT_EQ(members_->generation(), 0);
@@ -282,7 +292,7 @@ TEST_F(ElasticMembership, WhoHasTheStateComesFirst) {
   turn();
   for (int worker : {0, 3}) say(worker, "formed 1");
   turn();
-  members_->ended(1, "rank 1 ended", now_);
+  members_->ended(1, {.text = "rank 1 ended"}, now_);
   for (int worker : {0, 2, 3}) ready(worker);
   turn();
   EXPECT_EQ(heard(2).back(), "place 2 2 0,3,2 rank 1 ended");

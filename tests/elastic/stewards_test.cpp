@@ -77,12 +77,48 @@ TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
   EXPECT_EQ(place.value_or(""), "place 0 0 0," + std::to_string(number) + "," +
                                     std::to_string(number + 1) + " ");
 
-  guest.goes_on_without(0, false, "rank 1 has ended");
+  guest.goes_on_without(0, false, {.text = "rank 1 has ended"});
   EXPECT_TRUE(guest.poll().stay) << "it may be told to start another";
   EXPECT_TRUE(becomes([&] {
     job.poll();
     return !guest.poll().stay;
   })) << "there is to be no other";
+}
+
+TEST_F(ElasticStewards, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) {
+  LaunchOptions options;
+  options.nodes = 2;
+  options.elastic = ElasticLaunch{.min_nodes = 2, .grace = std::chrono::milliseconds(0)};
+  JobSteward job(options, kSteward);
+  job.serve(store_);
+  job.open_to_guests(store_, 1, "run");
+  job.started(0, 0);
+  const auto first = ready(0);
+  const auto link = come(2);
+  GuestSteward guest(*link);
+  const int number = guest.first_number();
+  for (const int local : {0, 1}) guest.started(local, local);
+  const auto second = ready(number), third = ready(number + 1);
+  std::optional<std::string> place;
+  ASSERT_TRUE(becomes([&] {
+    job.turn();
+    return (place = third->receive_now()).has_value();
+  }));
+  EXPECT_TRUE(job.goes_on_without(0, false, {.text = "rank 0 ended by SIGKILL"}));
+  guest.turn();
+  guest.goes_on_without(0, false, {Failure::peer_lost, 0, "rank 1 ended with exit code 1"});
+  ASSERT_TRUE(becomes([&] {
+    job.turn();
+    guest.turn();
+    return !guest.must_stay();
+  })) << "the first host has not heard of it";
+  third->send("ready 0 0");
+  ASSERT_TRUE(becomes([&] {
+    job.turn();
+    while (auto text = third->receive_now()) place = text;
+    return place->starts_with("place 1 ");
+  }));
+  EXPECT_TRUE(place->ends_with(" rank 0 ended by SIGKILL")) << *place;
 }
 
 TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
@@ -138,8 +174,8 @@ TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
   job.started(1, 1);
   member->send("ready 0 1");
   EXPECT_EQ(job.poll().kill, std::vector<int>{1}) << "it waits for a place for nothing";
-  EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
-  EXPECT_FALSE(job.goes_on_without(0, false, "rank 0 ended by SIGKILL"));
+  EXPECT_TRUE(job.goes_on_without(1, false, {.text = "rank 1 ended by SIGKILL"}));
+  EXPECT_FALSE(job.goes_on_without(0, false, {.text = "rank 0 ended by SIGKILL"}));
 }
 
 TEST_F(ElasticStewards, AReplacementIsWaitedForBeforeItIsStarted) {
@@ -152,7 +188,7 @@ TEST_F(ElasticStewards, AReplacementIsWaitedForBeforeItIsStarted) {
   const auto first = ready(0), second = ready(1);
   job.poll();
   ASSERT_TRUE(first->receive_now().value_or("").starts_with("place 0"));
-  EXPECT_TRUE(job.goes_on_without(1, false, "rank 1 ended by SIGKILL"));
+  EXPECT_TRUE(job.goes_on_without(1, false, {.text = "rank 1 ended by SIGKILL"}));
   first->send("ready 0 0");
   EXPECT_EQ(job.poll().start, std::vector<int>{1});
   job.started(2, 1);

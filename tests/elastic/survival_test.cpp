@@ -248,6 +248,19 @@ TEST(Elastic, AMistakeOfTheProgramIsNotTriedAgain) {
       << outcome.command.err;
 }
 
+// That it would make again: nothing is tried again, and the others go on.
+TEST(Elastic, AMistakeOfAHookIsThrownAtOnceWhereItWasMade) {
+  const Outcome outcome =
+      run({"-n", "3"}, {"samples=60", "epochs=2", "hook=clumsy", "at=hook:4:2"});
+  expect_good_end(outcome, 2);
+  EXPECT_EQ(outcome.events.size(), 5U) << "three ranks, then two";
+  const std::string& err = outcome.command.err;
+  EXPECT_NE(err.find("rank 2: hook 'clumsy', bucket 0, step 4: the hook's own mistake"),
+            std::string::npos)
+      << err;
+  EXPECT_EQ(err.find("with the same members"), std::string::npos) << err;
+}
+
 TEST(Elastic, ALoopThatSkipsStepIsToldSo) {
   const Outcome outcome = run({"-n", "2"}, {"mistake=skips_step"});
   EXPECT_EQ(outcome.command.exit_code, 1);

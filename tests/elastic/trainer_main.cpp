@@ -8,6 +8,7 @@
 //   apart=PERIOD with DiLoCo's outer step if outer=1
 //   checkpoint=N after every N steps, in FOLDER/checkpoint
 //   device=cuda  over NCCL
+//   hook=clumsy  the mean; throws at the appointments at=hook:STEP:RANK
 //   hook=NAME samples=N batch=N epochs=N  kills=N  mean_ms=N  at=WHERE:STEP:RANK pause_ms=N
 //   optimizer=adamw mixed=bf16 scaler=1 accumulate=PASSES views=1
 #include <dlfcn.h>
@@ -164,6 +165,7 @@ class Trainer {
 
  private:
   Net make_net();
+  std::shared_ptr<brigade::Hook> make_hook();
   brigade::DistributedDataParallel<NetImpl> make_ddp();
   void set_up_training();
   void keep_counter();
@@ -213,9 +215,21 @@ Net Trainer::make_net() {
 
 brigade::DistributedDataParallel<NetImpl> Trainer::make_ddp() {
   brigade::DistributedDataParallel ddp(net_, job_.group(), ddp_options(arguments_));
-  if (const std::string hook = arguments_.text("hook", "none"); hook != "none")
-    ddp->set_hook(brigade::make_hook(hook));
+  if (auto hook = make_hook()) ddp->set_hook(std::move(hook));
   return ddp;
+}
+
+std::shared_ptr<brigade::Hook> Trainer::make_hook() {
+  const std::string name = arguments_.text("hook", "none");
+  if (name == "none") return nullptr;
+  if (name != "clumsy") return brigade::make_hook(name);
+  return brigade::make_hook(
+      name,
+      [this](brigade::Bucket bucket, brigade::Comm& comm) -> brigade::Task<at::Tensor> {
+        if (appointments_.has("hook", training_.steps(), comm.rank()))
+          throw std::runtime_error("the hook's own mistake");
+        co_return co_await brigade::average(std::move(bucket), comm);
+      });
 }
 
 void Trainer::set_up_training() {

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/exception_text.h"
 #include "engine/buckets.h"
 #include "engine/failure/watched_ledger.h"
 #include "support/ranks.h"
@@ -239,8 +240,10 @@ TEST(Engine, ARankThatIsStoppedInAStepIsNamedByTheOthers) {
         std::string text;
         try {
           reduce();
-        } catch (const std::exception& error) {
+        } catch (const HookError& error) {
           text = error.what();
+          EXPECT_EQ(error.kind(), Failure::timeout) << text;
+          EXPECT_EQ(error.rank(), 1) << text;
         }
         // Only now may it go on, and learns the same.
         if (group.rank() == 0) kill(std::stoi(pids[1]), SIGCONT);
@@ -428,7 +431,7 @@ TEST(WatchedLedger, ACollectiveCountsFromTheEndOfTheOneBefore) {
   futures[3]->setError(std::make_exception_ptr(Error("cut")));
   ledger.end(3, *futures[3], at(42));
   EXPECT_EQ(woken, 1);
-  EXPECT_EQ(ledger.oldest()->error, "cut");
+  EXPECT_EQ(base::text_of(ledger.oldest()->error), "cut");
   EXPECT_EQ(ledger.oldest()->started, at(41));
 }
 

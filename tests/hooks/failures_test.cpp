@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "brigade/brigade.h"
 #include "brigade/launch.h"
@@ -218,6 +219,62 @@ TEST(FailingHooks, AModelThatFailedIsTornDownCleanly) {
   }
 }
 
+// ---- what the ranks learn of a failure --------------------------------------------------
+
+struct KindCase {
+  std::function<void()> fail;
+  Failure kind;
+  std::optional<int> rank;  // of three, where rank 1 fails
+};
+
+const KindCase kKinds[]{
+    {[] { throw std::runtime_error("Connection closed by peer"); }, Failure::other, 1},
+    {[] { throw 7; }, Failure::other, 1},
+    {[] { throw ConfigError("such"); }, Failure::config, 1},
+    {[] { throw MismatchError("such"); }, Failure::mismatch, 1},
+    {[] { throw RendezvousError("such"); }, Failure::rendezvous, std::nullopt},
+    {[] { throw PeerLostError("such", 2); }, Failure::peer_lost, 2},
+    {[] { throw HookError("such", Failure::aborted, 0); }, Failure::aborted, 0},
+    // The others have given signs of life by then.
+    {[] {
+       std::this_thread::sleep_for(milliseconds(1500));
+       throw TimeoutError("such");
+     },
+     Failure::timeout, std::nullopt},
+};
+
+void expect_kind(Rig& rig, const KindCase& wanted) {
+  for (int pass = 0; pass < 2; ++pass) {
+    try {
+      rig.train(pass);
+    } catch (const HookError& error) {
+      EXPECT_EQ(error.kind(), wanted.kind) << error.what();
+      EXPECT_EQ(error.rank(), wanted.rank) << error.what();
+      expect_contains(error.what(), "rank 1: hook 'clumsy', bucket 1");
+      return;
+    }
+  }
+  ADD_FAILURE() << "no HookError";
+}
+
+TEST(FailingHooks, EveryRankLearnsTheSameKindAndWhoseFailureItWas) {
+  run_ranks(3,
+            [](ProcessGroup group) {
+              Rig rig(group, "", kShapes);
+              for (const KindCase& wanted : kKinds) {
+                SCOPED_TRACE(&wanted - kKinds);
+                rig.ddp->set_hook(
+                    make_hook("clumsy", [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
+                      if (comm.rank() == 1 && bucket.index() == 1) wanted.fail();
+                      co_return co_await average(std::move(bucket), comm);
+                    }));
+                expect_kind(rig, wanted);
+                rig.ddp->reset();
+              }
+            },
+            {.timeout = kLong});
+}
+
 // ---- differences between ranks ----------------------------------------------------------
 
 TEST(DifferentHooks, AreFoundOutBeforeTheFirstGradientMovesAndCanBeCorrected) {
@@ -300,7 +357,9 @@ void train_until_it_ends(const std::string& folder, int rank, int victim,
   for (int64_t step = 0; step < 3; ++step) rig.train(step);
   group.barrier();
   const auto begin = steady_clock::now();
-  std::string text = "no exception";
+  std::string text = "no HookError";
+  Failure kind = Failure::other;
+  int lost = -1;
   try {
     for (int64_t step = 3; step < 1000; ++step) {
       if (rank == victim && step == 5) {
@@ -311,12 +370,15 @@ void train_until_it_ends(const std::string& folder, int rank, int victim,
       }
       rig.train(step);
     }
-  } catch (const std::exception& error) {
+  } catch (const HookError& error) {
     text = error.what();
+    kind = error.kind();
+    lost = error.rank().value_or(-1);
   }
   const auto took =
       std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin).count();
-  std::ofstream(folder + "/" + std::to_string(rank)) << took << " " << text;
+  std::ofstream(folder + "/" + std::to_string(rank))
+      << took << " " << static_cast<int>(kind) << " " << lost << " " << text;
 }
 
 class KilledRank : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
@@ -343,9 +405,12 @@ TEST_P(KilledRank, EndsTheOthersInTimeWithACause) {
     if (rank == victim) continue;
     std::ifstream file(folder.path() + "/" + std::to_string(rank));
     long took = -1;
+    int kind = -1, lost = -1;
     std::string text;
-    file >> took;
+    file >> took >> kind >> lost;
     std::getline(file, text);
+    EXPECT_EQ(kind, static_cast<int>(Failure::peer_lost)) << text;
+    EXPECT_EQ(lost, victim) << text;
     EXPECT_GE(took, 0) << "rank " << rank << " did not end by itself";
     EXPECT_LT(took, kLong.count()) << text;
     expect_contains(text, ": hook '" + make_hook(spec)->name() + "', bucket ");

@@ -128,22 +128,65 @@ TEST(Launch, TheFirstFailureIsShownNotItsPeersEcho) {
   EXPECT_EQ(error.failure()->message, "std::runtime_error: the cause");
 }
 
+// The rank that counts as the cause when rank 0 fails with `first`, and rank 1 after it.
+int cause_of(const std::function<void()>& first, const std::function<void()>& second) {
+  Shared shared;
+  const LaunchError error = failure_of(2, [&](int rank) {
+    if (rank == 0) {
+      shared.counts[0] = 1;
+      first();
+    }
+    shared.wait_for(0);
+    usleep(200'000);
+    second();
+  });
+  return error.failure() ? error.failure()->rank : -1;
+}
+
 TEST(Launch, ARankThatWasToldOfAnothersErrorIsNotTheCause) {
-  for (const char* text :
-       {"rank 1: hook 'mine', bucket 0", "Application timeout caused pair closure"}) {
-    Shared shared;
-    const LaunchError error = failure_of(2, [&](int rank) {
-      if (rank == 0) {
-        shared.counts[0] = 1;
-        throw Error(text);
-      }
-      shared.wait_for(0);
-      usleep(200'000);
-      throw Error("rank 1: hook 'mine', bucket 0");
-    });
-    ASSERT_TRUE(error.failure());
-    EXPECT_EQ(error.failure()->rank, 1) << error.what();
+  const auto hook_of_1 = [] { throw HookError("hook 'mine'", Failure::other, 1); };
+  const std::function<void()> echoes[]{
+      hook_of_1, [] { throw PeerLostError("it is gone", 1); },
+      [] { throw PeerLostError("somebody is gone"); },
+      [] { throw HookError("hook 'mine'", Failure::peer_lost); },
+      [] { throw HookError("hook 'mine'", Failure::aborted); },
+      [] { throw HookError("nothing is heard of it", Failure::timeout, 1); },
+      // What another rank's death did to a rendezvous is told by gloo only.
+      [] { throw RendezvousError("gloo cannot connect: Connection closed by peer"); }};
+  for (const auto& echo : echoes) {
+    SCOPED_TRACE(&echo - echoes);
+    EXPECT_EQ(cause_of(echo, hook_of_1), 1);
   }
+}
+
+TEST(Launch, AnErrorOfOursIsJudgedByItsKindAndNotByItsText) {
+  const auto later = [] { throw std::runtime_error("later"); };
+  const std::function<void()> causes[]{
+      [] { throw Error("Connection closed by peer"); },
+      [] { throw HookError("rank 1: Broken pipe", Failure::other, 0); },
+      [] { throw HookError("rank 1: it timed out", Failure::timeout); },
+      [] { throw TimeoutError("Connection reset by peer"); },
+      [] { throw RendezvousError("the host is unknown"); }};
+  for (const auto& cause : causes) {
+    SCOPED_TRACE(&cause - causes);
+    EXPECT_EQ(cause_of(cause, later), 0);
+  }
+}
+
+// Another library's, or a program that records nothing.
+TEST(Launch, AnErrorWithoutAKindIsJudgedByTheWordsOfThoseWhoConnect) {
+  const auto later = [] { throw std::runtime_error("later"); };
+  EXPECT_EQ(cause_of([] { throw std::runtime_error("Read error: Broken pipe"); }, later),
+            1);
+  EXPECT_EQ(cause_of([] { throw std::runtime_error("rank 1: ouch"); }, later), 0);
+  EXPECT_EQ(cause_of(
+                [] {
+                  std::fprintf(stderr,
+                               "it says: Application timeout caused pair closure\n");
+                  _exit(1);
+                },
+                later),
+            1);
 }
 
 TEST(Launch, AWorkerThatDiedWritingToItsLostPeerIsNotTheCause) {

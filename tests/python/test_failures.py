@@ -1,7 +1,9 @@
 """What must not happen: a hang, a silent difference, a hook that holds the interpreter up."""
 
 import datetime
+import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -217,6 +219,82 @@ def hook_gives_back():
 
 def test_what_a_python_hook_gives_back_must_fit_its_bucket(ranks):
     ranks(2, hook_gives_back)
+
+
+def kinds():
+    """What a Python hook did wrong, and a time limit, get to every rank with kind and culprit, out of both ways to a hook's future."""
+    async def fails(bucket, comm):
+        if comm.rank() == 1:
+            raise ValueError("ouch")
+        await comm.all_reduce(bucket.buffer())
+        return bucket.buffer()
+
+    brigade.register_hook("fails", lambda options: fails)
+    model = wrap(small_net())
+    brigade.set_hook(model, "fails")
+    with pytest.raises(brigade.HookError, match="ouch") as caught:
+        step(model, rows())
+    assert (caught.value.kind, caught.value.rank) == ("other", 1)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.kind, again.rank, str(again)) == ("other", 1, str(caught.value))
+    with pytest.raises(brigade.HookError) as caught:  # before the pass, from the engine itself
+        step(model, rows())
+    assert (caught.value.kind, caught.value.rank) == ("other", 1)
+    group = dist.new_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=1))
+    model = wrap(small_net(), process_group=group)
+    brigade.set_hook(model, never)
+    with pytest.raises(brigade.HookError) as caught:
+        step(model, rows())
+    assert (caught.value.kind, caught.value.rank) == ("timeout", None)
+    dist.destroy_process_group(group)
+    # One that somebody makes knows nothing of others.
+    assert (brigade.HookError("ouch").kind, brigade.HookError("ouch").rank) == ("other", None)
+
+
+def test_a_hook_error_has_kind_and_rank(ranks):
+    ranks(2, kinds)
+
+
+LOST = textwrap.dedent("""
+    import os, pickle, signal, sys, torch, torch.distributed as dist, brigade
+    from torch.nn.parallel import DistributedDataParallel
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    net = torch.nn.Linear(8, 8)
+    model = DistributedDataParallel(net)
+    way, victim = sys.argv[1], dist.get_rank() == 1
+    if way == "hook" or not victim:
+        brigade.set_hook(model, "int8")
+    if way == "hook":
+        model(torch.ones(2, 8)).sum().backward()
+    dist.barrier()
+    if victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            model(torch.ones(2, 8)).sum().backward()
+    except brigade.HookError as error:
+        again = pickle.loads(pickle.dumps(error))
+        print("told:", type(error).__name__, error.kind, error.rank, again.kind, again.rank, flush=True)
+    except ConnectionError as error:
+        again = pickle.loads(pickle.dumps(error))
+        print("told:", type(error).__name__, isinstance(error, brigade.Error), error.rank, again.rank, str(again) == str(error), flush=True)
+    """)
+
+
+# In a hook's bucket, and where a rank looks for one that has no hook, over torch's own connections, whose ends it does not know.
+@pytest.mark.parametrize("way, told", [("hook", "HookError peer_lost 1 peer_lost 1"), ("no hook there", "PeerLostError True None None True")])
+def test_a_rank_that_is_killed_is_a_lost_peer(tmp_path, way, told):
+    script = tmp_path / "train.py"
+    script.write_text(LOST)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2",
+                   "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    both = [subprocess.Popen([sys.executable, str(script), way], env={**environment, "RANK": str(rank)}, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    out, err = both[0].communicate(timeout=120)
+    both[1].communicate()
+    assert f"told: {told}" in out, out + err
 
 
 def in_backward():

@@ -314,7 +314,7 @@ def clear_errors():
     with pytest.raises(brigade.ConfigError, match="the state of a hook 'powersgd', but the hook here is 'int8'"):
         brigade.load_state_dict(model, saved)
     for named in (brigade.Hook, brigade.HookStats, brigade.HookTraffic, brigade.Error, brigade.ConfigError, brigade.HookError,
-                  brigade.MismatchError, brigade.TimeoutError, brigade.RendezvousError, brigade.CheckpointError):
+                  brigade.MismatchError, brigade.PeerLostError, brigade.TimeoutError, brigade.RendezvousError, brigade.CheckpointError):
         assert named.__doc__, named
     for kind in (brigade.Hook, brigade.HookStats, brigade.HookTraffic):
         for name, member in vars(kind).items():

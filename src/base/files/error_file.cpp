@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/exception_text.h"
+#include "base/failure.h"
 #include "base/files/read_whole.h"
 
 namespace brigade::base {
@@ -15,13 +17,27 @@ namespace {
 
 using nlohmann::json;
 
-int exit_code_in(const std::string& text) {
+// What stands beside the message; null: nothing.
+json extra_in(const std::string& text, const std::string& name) {
   const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const json::json_pointer place("/message/extraInfo/exit_code");
-  if (!data.is_object() || !data.contains(place) || !data[place].is_number_integer())
-    return 1;
-  const auto code = data[place].get<int64_t>();
+  const json::json_pointer place("/message/extraInfo/" + name);
+  return data.is_object() && data.contains(place) ? data[place] : json();
+}
+
+int exit_code_in(const std::string& text) {
+  const json found = extra_in(text, "exit_code");
+  const int64_t code = found.is_number_integer() ? found.get<int64_t>() : 1;
   return code >= 1 && code <= 255 ? static_cast<int>(code) : 1;
+}
+
+std::optional<Failure> kind_in(const std::string& text) {
+  const json found = extra_in(text, "kind");
+  return found.is_string() ? kind_named(found.get<std::string>()) : std::nullopt;
+}
+
+std::optional<int> rank_in(const std::string& text) {
+  const json found = extra_in(text, "rank");
+  return found.is_number_integer() ? std::optional(found.get<int>()) : std::nullopt;
 }
 
 std::string message_in(const std::string& text) {
@@ -38,15 +54,19 @@ std::string message_in(const std::string& text) {
 
 }  // namespace
 
-void write_error_file(const std::string& message, int exit_code) noexcept try {
+void write_error_file(const std::string& message, int exit_code,
+                      std::optional<Failure> kind, std::optional<int> rank) noexcept try {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (!path || !*path) return;
-  const json data = {{"message",
-                      {{"message", message},
-                       {"extraInfo",
-                        {{"timestamp", std::to_string(std::time(nullptr))},
-                         {"py_callstack", message},
-                         {"exit_code", exit_code}}}}}};
+  json data = {{"message",
+                {{"message", message},
+                 {"extraInfo",
+                  {{"timestamp", std::to_string(std::time(nullptr))},
+                   {"py_callstack", message},
+                   {"exit_code", exit_code}}}}}};
+  json& extra = data["message"]["extraInfo"];
+  if (kind) extra["kind"] = name_of(*kind);
+  if (rank) extra["rank"] = *rank;
   const std::string text = data.dump(-1, ' ', false, json::error_handler_t::replace);
   // Each thread writes a draft of its own and links it into place, so that a reader never
   // sees half of it. The link fails where there is an earlier error, which then stays.
@@ -54,6 +74,14 @@ void write_error_file(const std::string& message, int exit_code) noexcept try {
   { std::ofstream(draft) << text; }
   static_cast<void>(link(draft.c_str(), path));
   unlink(draft.c_str());
+} catch (...) {
+}
+
+void write_error_file(const std::exception& error, int exit_code) noexcept try {
+  const bool ours = dynamic_cast<const Error*>(&error);
+  const Cause cause = failure_of(error);
+  write_error_file(describe(error), exit_code,
+                   ours ? std::optional(cause.kind) : std::nullopt, cause.rank);
 } catch (...) {
 }
 
@@ -66,7 +94,7 @@ std::optional<RecordedError> read_error_file(const std::string& path) {
   return RecordedError{
       message_in(text),
       system_clock::time_point(duration_cast<system_clock::duration>(since_epoch)),
-      exit_code_in(text)};
+      exit_code_in(text), kind_in(text), rank_in(text)};
 }
 
 }  // namespace brigade::base

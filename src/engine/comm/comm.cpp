@@ -8,6 +8,7 @@
 #include "engine/comm/lane.h"
 #include "engine/comm/transfers.h"
 #include "engine/engine.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade {
 
@@ -36,17 +37,30 @@ struct Collective::Operation {
   int stations = 1;
   Started started;
   Clock::time_point issued;
+  c10d::ProcessGroup* group = nullptr;  // the station's own, once it has started
 
+  // What LibTorch throws in it comes out with a type of ours.
+  template <class Body>
+  void typed(Body body) const {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      torch_port::rethrow_typed(
+          error, *group, [this](int rank) { return lane.group().number_in_job(rank); });
+    }
+  }
   void start() {
     if (!issue) return;
     issued = Clock::now();
-    started = issue(lane.run.engine->station_group(lane.station, lane.over, channel));
+    group = &lane.run.engine->station_group(lane.station, lane.over, channel);
+    typed([this] { started = issue(*group); });
     lane.run.cost.issued(lane.part, bytes_sent, bytes_away);
   }
   void finish() {
     // The collective is complete by now: wait() throws its error and orders the current
     // stream behind it.
-    if (issue) std::visit([](const auto& running) { running->wait(); }, started);
+    if (issue)
+      typed([this] { std::visit([](const auto& running) { running->wait(); }, started); });
     const engine::DevicePoint arrived = lane.run.device_point();
     if (lane.run.engine->runs_inline()) lane.begin_stretch_inline();
     if (!issue) return;

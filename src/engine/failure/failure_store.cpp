@@ -22,18 +22,19 @@ c10d::Store& FailureStore::store() const {
   return *group_.store();
 }
 
-std::string FailureStore::first_cause(const std::string& mine) {
+base::Cause FailureStore::first_cause(const base::Cause& mine) {
   if (group_.size() == 1) return mine;
   try {
-    return store().compareSet(key(), std::string(), mine);
+    return base::cause_from_json(
+        store().compareSet(key(), std::string(), base::to_json(mine)));
   } catch (const std::exception&) {
     return mine;  // the store is gone as well
   }
 }
 
-std::optional<std::string> FailureStore::find() {
+std::optional<base::Cause> FailureStore::find() {
   try {
-    if (store().check({key()})) return store().get_to_str(key());
+    if (store().check({key()})) return base::cause_from_json(store().get_to_str(key()));
   } catch (const std::exception&) {
     // No store to ask: the collectives themselves will fail.
   }
@@ -84,20 +85,23 @@ std::vector<int> FailureStore::beating_ranks() {
   }
 }
 
-std::string FailureStore::describe_silent_ranks() {
-  if (group_.size() == 1) return {};
+void FailureStore::blame_silent_ranks(base::Cause& cause) {
+  if (group_.size() == 1) return;
   try {
     const std::vector<bool> heard = listen();
-    std::string silent;
+    std::vector<int> silent;
+    std::string names;
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (heard[rank] || rank == group_.rank()) continue;
-      silent += (silent.empty() ? "" : ", ") + std::to_string(rank);
+      silent.push_back(group_.number_in_job(rank));
+      names += (names.empty() ? "" : ", ") + std::to_string(silent.back());
     }
-    if (silent.empty()) return {};
-    return "; nothing is heard of rank " + silent +
-           ": stopped, lost, or not in this backward pass." + kUnevenAdvice;
+    if (silent.empty()) return;
+    if (silent.size() == 1) cause.rank = silent.front();
+    cause.text += "; nothing is heard of rank " + names +
+                  ": stopped, lost, or not in this backward pass." + kUnevenAdvice;
   } catch (const std::exception&) {
-    return {};  // the store is gone as well
+    // The store is gone as well.
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
 #include "brigade/process_group.h"
 
 namespace brigade::engine {
@@ -26,18 +27,18 @@ class FailureStore {
 
   // The cause that the first rank to fail has left there, which is `mine` on that rank:
   // everyone shows that one, not the echo it caused. Without a store: `mine`.
-  std::string first_cause(const std::string& mine);
+  base::Cause first_cause(const base::Cause& mine);
   // What first_cause() has left there, if anything.
-  std::optional<std::string> find();
+  std::optional<base::Cause> find();
   // Tells the others that this rank lives and waits. Cheap; for a bucket that takes long.
   void beat();
   // The other ranks whose beat changes while this rank listens, for less than a second.
   // Without a store: none.
   std::vector<int> beating_ranks();
-  // For the text of a time limit's error, empty if there is nothing to tell: the ranks
-  // whose beat does not change for a while. Takes that while, less than a second. Without a
-  // store: empty.
-  std::string describe_silent_ranks();
+  // Adds the ranks whose beat does not change for a while to the text of a time limit's
+  // error; if it is one, it is to blame. Takes that while, less than a second. Without a
+  // store: nothing is added.
+  void blame_silent_ranks(base::Cause& cause);
   // A name that no engine of another group has. The first rank to ask draws it for all.
   const std::string& identity();
 

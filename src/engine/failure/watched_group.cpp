@@ -2,10 +2,11 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "brigade/error.h"
+#include "base/exception_text.h"
 #include "engine/failure/explain.h"
 #include "engine/failure/watched_ledger.h"
 #include "group/abort_switch.h"
+#include "torch_port/typed_wait.h"
 
 namespace brigade::engine {
 
@@ -87,7 +88,7 @@ WatchedGroup::WatchedGroup(const ProcessGroup& group)
       failures_(group, group.unique_name("collectives")),
       watcher_(
           group, failures_, [this] { return oldest(); },
-          [this](const std::string& why) { fail_all(why); }) {
+          [this](const base::Cause& why) { fail_all(why); }) {
   ledger_->wake = [this] {
     watcher_.start();
     watcher_.look_now();
@@ -100,7 +101,7 @@ WatchedGroup::~WatchedGroup() {
     ledger_->wake = nullptr;
   }
   watcher_.stop();
-  fail_all("the model was destroyed while its gradients were being reduced");
+  fail_all({.text = "the model was destroyed while its gradients were being reduced"});
 }
 
 void WatchedGroup::begin_step() {
@@ -111,23 +112,36 @@ void WatchedGroup::begin_step() {
 std::optional<Watcher::Watched> WatchedGroup::oldest() {
   const auto oldest = ledger_->oldest();
   if (!oldest) return std::nullopt;
-  Watcher::Watched found{oldest->started, name_of(oldest->type), oldest->error};
+  Watcher::Watched found{oldest->started, name_of(oldest->type)};
   if (oldest->step >= 0) found.description += ", step " + std::to_string(oldest->step);
-  if (!found.error.empty()) found.error = explain(found.error, {group_}, failures_);
+  if (oldest->error) found.error = cause_of(oldest->error);
   return found;
 }
 
-void WatchedGroup::fail_all(const std::string& why) {
+base::Cause WatchedGroup::cause_of(const std::exception_ptr& error) {
+  base::Cause cause;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    cause = torch_port::failure_of(exception, *group_.c10d());
+  } catch (...) {
+    cause.text = base::text_of(error);
+  }
+  if (cause.rank) cause.rank = group_.number_in_job(*cause.rank);
+  explain(cause, failures_);
+  return cause;
+}
+
+void WatchedGroup::fail_all(const base::Cause& why) {
   std::map<uint64_t, Ledger::UnderWay> lost;
-  std::string cause;
+  std::exception_ptr error;
   {
     std::lock_guard lock(ledger_->mutex);
-    if (ledger_->failure.empty()) ledger_->failure = why;
-    cause = ledger_->failure;
+    if (!ledger_->failure) ledger_->failure = base::make_error(why);
+    error = ledger_->failure;
     lost.swap(ledger_->under_way);
   }
-  for (const auto& [number, one] : lost)
-    one.work->end(std::make_exception_ptr(Error(cause)));
+  for (const auto& [number, one] : lost) one.work->end(error);
 }
 
 }  // namespace brigade::engine

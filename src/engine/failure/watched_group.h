@@ -13,7 +13,8 @@ namespace brigade::engine {
 
 // A c10d group over the connections of another one. Its broadcasts, all-reduces and
 // all-gathers of CPU tensors fail as a hook's buckets do: within the group's time limit and
-// a second or two, on all ranks with the first cause, which says who did not take part.
+// a second or two, on all ranks with the first cause, which says who did not take part: as
+// PeerLostError, TimeoutError, or another type of ours.
 // What it adds to a collective is a future and a note; no memory is copied.
 class WatchedGroup {
  public:
@@ -36,7 +37,8 @@ class WatchedGroup {
  private:
   explicit WatchedGroup(const ProcessGroup& group);
   std::optional<Watcher::Watched> oldest();
-  void fail_all(const std::string& why);
+  base::Cause cause_of(const std::exception_ptr& error);
+  void fail_all(const base::Cause& why);
 
   const ProcessGroup group_;
   const std::shared_ptr<Ledger> ledger_;

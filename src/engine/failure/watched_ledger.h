@@ -1,14 +1,12 @@
 // What is under way in a WatchedGroup, and since when.
 #pragma once
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 
-#include "base/exception_text.h"
-#include "brigade/error.h"
 #include "engine/failure/watched_group.h"
 #include "torch_port/live_works.h"
 
@@ -22,13 +20,13 @@ struct WatchedGroup::Ledger {
     Clock::time_point issued;
     int64_t step;
     c10::intrusive_ptr<torch_port::LiveWork> work;
-    std::string error = {};  // it has failed; the watcher is to say so
+    std::exception_ptr error = {};  // it has failed; the watcher is to say so
   };
   struct Oldest {
     Clock::time_point started;
     int64_t step;
     c10d::OpType type;
-    std::string error;
+    std::exception_ptr error;
   };
 
   std::mutex mutex;
@@ -36,13 +34,13 @@ struct WatchedGroup::Ledger {
   std::map<uint64_t, UnderWay> under_way;
   Clock::time_point last_end{};
   int64_t step = -1;
-  std::string failure;
+  std::exception_ptr failure;
   std::function<void()> wake;  // the watcher; empty once it has ended
 
   // After a failure no collective may be issued: it would pair wrongly.
   void throw_if_failed() {
     std::lock_guard lock(mutex);
-    if (!failure.empty()) throw Error(failure);
+    if (failure) std::rethrow_exception(failure);
   }
 
   // Gives its number.
@@ -61,7 +59,7 @@ struct WatchedGroup::Ledger {
       const auto found = under_way.find(number);
       if (found == under_way.end()) return;  // it was given up
       if (done.hasError() && wake) {
-        found->second.error = base::text_of(done.exception_ptr());
+        found->second.error = done.exception_ptr();
         return wake();
       }
       last_end = now;
@@ -77,7 +75,7 @@ struct WatchedGroup::Ledger {
     std::lock_guard lock(mutex);
     if (under_way.empty()) return std::nullopt;
     auto which = std::ranges::find_if(
-        under_way, [](const auto& entry) { return !entry.second.error.empty(); });
+        under_way, [](const auto& entry) { return entry.second.error != nullptr; });
     if (which == under_way.end()) which = under_way.begin();
     const UnderWay& one = which->second;
     return Oldest{std::max(one.issued, last_end), one.step, one.work->retrieveOpType(),

@@ -63,17 +63,20 @@ void Watcher::check_peers() {
   if (!oldest) return;
   // A station that connects cannot be interrupted; who waits for its bucket can.
   if (const std::string why = group::why_aborted(group_.store()); !why.empty())
-    return fail_all_(why);
-  const auto fail = [&](const std::string& why) {
-    fail_all_(failures_.first_cause("rank " + std::to_string(group_.rank()) + ": " +
-                                    oldest->description + ": " + why));
+    return fail_all_({.kind = Failure::aborted, .text = why});
+  const auto fail = [&](base::Cause cause) {
+    cause.text = "rank " + std::to_string(group_.number_in_job(group_.rank())) + ": " +
+                 oldest->description + ": " + cause.text;
+    fail_all_(failures_.first_cause(cause));
   };
-  if (!oldest->error.empty()) return fail(oldest->error);
+  if (oldest->error) return fail(*oldest->error);
   const auto age = Clock::now() - oldest->started;
   if (age > group_.timeout() + kSlack) {
-    fail("not complete within the time limit of " +
-         std::to_string(group_.timeout().count()) + " ms" +
-         failures_.describe_silent_ranks());
+    base::Cause cause{.kind = Failure::timeout,
+                      .text = "not complete within the time limit of " +
+                              std::to_string(group_.timeout().count()) + " ms"};
+    failures_.blame_silent_ranks(cause);
+    fail(std::move(cause));
   } else if (age > kPatience) {
     failures_.beat();
     if (const auto cause = failures_.find()) fail_all_(*cause);

@@ -20,12 +20,12 @@ class Watcher {
   struct Watched {
     Clock::time_point started;
     std::string description;
-    std::string error = {};  // it has failed, and nobody else will say so
+    std::optional<base::Cause> error = {};  // it has failed, and nobody else will say so
   };
   // Both are called by the watcher's thread only. `oldest` gives nothing when nothing is
   // under way. `fail_all` fails all that is.
   using Oldest = std::function<std::optional<Watched>()>;
-  using FailAll = std::function<void(const std::string& why)>;
+  using FailAll = std::function<void(const base::Cause& cause)>;
   Watcher(ProcessGroup group, FailureStore& failures, Oldest oldest, FailAll fail_all);
   ~Watcher() { stop(); }
   Watcher(const Watcher&) = delete;

@@ -74,7 +74,7 @@ void Watchdog::bite() {
                      " s; is its process stopped, or the network cut?";
   std::string line = "brigade: " + text + "\n";
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) _exit(1);
-  base::write_error_file("TimeoutError: " + text);
+  base::write_error_file("TimeoutError: " + text, 1, Failure::timeout);
   _exit(1);
 }
 

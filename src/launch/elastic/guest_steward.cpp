@@ -18,11 +18,11 @@ void GuestSteward::started(int worker, int local_rank) {
             std::to_string(local_rank));
 }
 
-bool GuestSteward::goes_on_without(int worker, bool ended_well, const std::string& how) {
+bool GuestSteward::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
   living_.erase(worker);
   ++unanswered_;
   link_.say("ended " + std::to_string(number_of(worker)) + (ended_well ? " 1 " : " 0 ") +
-            how);
+            base::to_json(how));
   if (finished_) return ended_well || !is_member(worker);
   return known_ || ended_well;
 }

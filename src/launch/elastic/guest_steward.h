@@ -14,7 +14,7 @@ class GuestSteward : public JobControl {
 
   std::optional<int> first_number() const override { return number_of(0); }
   void started(int worker, int local_rank) override;
-  bool goes_on_without(int worker, bool ended_well, const std::string& how) override;
+  bool goes_on_without(int worker, bool ended_well, const base::Cause& how) override;
   int fd() const override { return link_.fd(); }
   Actions poll() override;
   std::string over() const override { return over_; }

@@ -68,7 +68,7 @@ int JobSteward::to_come() const {
   return static_cast<int>(std::min<int64_t>(count, std::numeric_limits<int>::max()));
 }
 
-bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string& how) {
+bool JobSteward::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
   const int local_rank = local_ranks_[worker];
   local_ranks_.erase(worker);
   if (!membership_) return ended_well;
@@ -81,7 +81,7 @@ bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string&
   }
   // A program that does not call join_job() ends as it always did.
   if (!membership_->known() && !ended_well) {
-    over_ = (host_of(worker) ? how + "; " : "") +
+    over_ = (host_of(worker) ? how.text + "; " : "") +
             "no worker has called join_job(), so --elastic is of no use to it; "
             "without it --max-restarts starts all again";
     return false;
@@ -91,7 +91,7 @@ bool JobSteward::goes_on_without(int worker, bool ended_well, const std::string&
   const bool replaced = options_.replace && restarts_left_ > 0;
   if (replaced) replace(worker, local_rank);
   over_ = why_over(steady_clock::now());
-  std::fprintf(stderr, "brigade: %s; %s\n", how.c_str(),
+  std::fprintf(stderr, "brigade: %s; %s\n", how.text.c_str(),
                !over_.empty() ? over_.c_str()
                : !replaced    ? "the others go on"
                               : "the others go on, and a replacement is started");
@@ -214,7 +214,7 @@ void JobSteward::read(int guest, const std::string& text, Time now) {
   if (what == "ended" && local_ranks_.contains(number)) {
     std::getline(words >> std::ws, rest);
     const int left = restarts_left_;
-    goes_on_without(number, flag == 1, rest);
+    goes_on_without(number, flag == 1, base::cause_from_json(rest));
     if (restarts_left_ == left) book_->say(guest, "gone");
   }
 }
@@ -259,7 +259,7 @@ void JobSteward::lose(int guest, const std::string& how, Time now) {
   book_->strike_out(guest);
   std::erase_if(local_ranks_, [&](const auto& worker) {
     if (host_of(worker.first) != guest) return false;
-    membership_->ended(worker.first, how, now);
+    membership_->ended(worker.first, {.text = how}, now);
     return true;
   });
   if (finished || !over_.empty()) return;

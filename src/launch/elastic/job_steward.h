@@ -36,7 +36,7 @@ class JobSteward : public JobControl {
 
   std::optional<int> first_number() const override { return 0; }
   void started(int worker, int local_rank) override;
-  bool goes_on_without(int worker, bool ended_well, const std::string& how) override;
+  bool goes_on_without(int worker, bool ended_well, const base::Cause& how) override;
   Actions poll() override;
   std::string over() const override { return over_; }
 

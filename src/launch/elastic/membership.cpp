@@ -10,15 +10,16 @@ void Membership::started(int worker, Time now) {
   mail_.add(worker);
 }
 
-void Membership::ended(int worker, const std::string& how, Time now) {
+void Membership::ended(int worker, const base::Cause& how, Time now) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   const bool matters = found->second.member && !finished_;
   workers_.erase(found);
   mail_.remove(worker);
   if (matters) {
-    gather(how, /*abort=*/true, now);
-    why_ = how;  // says more than what its peers have met
+    gather(how.text, /*abort=*/true, now);
+    // It says more than what its peers have met; what it has met itself does not.
+    if (!base::is_echo(how.kind)) why_ = how.text;
   }
   // Another may have said before this death that it has the state, too.
   read_mail(now);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
 #include "group/store/mailbox.h"
 
 namespace brigade::launching {
@@ -34,8 +35,8 @@ class Membership {
       : options_(options), mail_(mail) {}
 
   void started(int worker, Time now);
-  // `how`: "rank 2 ended by SIGKILL".
-  void ended(int worker, const std::string& how, Time now);
+  // `how`: "rank 2 ended by SIGKILL", and what kind of failure that was.
+  void ended(int worker, const base::Cause& how, Time now);
   // While it is held, no generation begins: hosts are missing.
   void hold(bool held) { held_ = held; }
   // Whether a member was told that its generation is over and has not answered.

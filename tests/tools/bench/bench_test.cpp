@@ -326,7 +326,7 @@ TEST(Bench, IsWhatToUseInsteadOfPlan) {
     EXPECT_EQ(plan.exit_code, 2);
     EXPECT_EQ(plan.out, "");
     EXPECT_EQ(plan.err,
-              "brigade: unknown command 'plan': use 'brigade bench', which measures the "
+              "brigade: unknown command plan: use 'brigade bench', which measures the "
               "hooks here and prints at which link speed each overtakes all-reduce\n");
   }
 }

@@ -1,0 +1,50 @@
+// What an error is about, beside its text.
+#pragma once
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "brigade/error.h"
+
+namespace brigade::base {
+
+// Kinds of the texts that gloo, NCCL, c10d and its stores throw: the only table of their
+// phrases. `other` for every other text.
+Failure classify(std::string_view text);
+// The phrase of the table that `text` has; empty: none.
+std::string_view phrase_in(std::string_view text);
+
+// A group was given up while this rank waited in it.
+class AbortedError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct Cause {
+  Failure kind = Failure::other;
+  // Whose failure it is, by its number in the job; none where that is not known.
+  std::optional<int> rank = {};
+  std::string text;
+};
+
+// By the type of the error; of LibTorch's errors about ranks, which have one type for
+// different kinds, by the text.
+Cause failure_of(const std::exception& error);
+Cause failure_of(const std::exception_ptr& error);
+// The exception of that kind, with that text.
+std::exception_ptr make_error(const Cause& cause);
+
+// Whether a failure of this kind only follows from another rank's.
+bool is_echo(Failure kind);
+
+// "peer_lost", for files and messages.
+const char* name_of(Failure kind);
+// None: no kind has this name.
+std::optional<Failure> kind_named(std::string_view name);
+
+std::string to_json(const Cause& cause);
+// What is not such JSON becomes the text of a cause without kind and rank.
+Cause cause_from_json(const std::string& text);
+
+}  // namespace brigade::base
