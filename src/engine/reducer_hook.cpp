@@ -13,8 +13,11 @@
 namespace brigade::engine {
 namespace {
 
-[[noreturn]] void rethrow(const ReducerHook::Runner& runner, std::exception_ptr error) {
-  std::rethrow_exception(runner.for_backward ? runner.for_backward(error) : error);
+using ForBackward = std::function<std::exception_ptr(const std::exception_ptr& error)>;
+
+[[noreturn]] void throw_from_backward(const ForBackward& for_backward,
+                                      const std::exception_ptr& error) {
+  std::rethrow_exception(for_backward ? for_backward(error) : error);
 }
 
 class CommHook : public c10d::CommHookInterface {
@@ -25,7 +28,7 @@ class CommHook : public c10d::CommHookInterface {
     try {
       return runner_.run(bucket);
     } catch (...) {
-      rethrow(runner_, std::current_exception());
+      throw_from_backward(runner_.for_backward, std::current_exception());
     }
   }
   at::Tensor parseHookResult(const c10::IValue& value) override {
@@ -72,11 +75,10 @@ void ReducerHook::attach(c10d::Reducer& reducer, Runner runner) {
 void ReducerHook::guard_accumulators(c10d::Reducer& reducer, const Runner& runner) {
   const auto check = [runs_here = runner.runs_here, for_backward = runner.for_backward] {
     if (!runs_here()) return;
-    rethrow({.for_backward = for_backward},
-            std::make_exception_ptr(Error(
-                "backward: called by the hook of this very model, in its backward pass, "
-                "for gradients of the model's own parameters; a hook computes with its "
-                "bucket")));
+    const Error error(
+        "backward: called by the hook of this very model, in its backward pass, for "
+        "gradients of the model's own parameters; a hook computes with its bucket");
+    throw_from_backward(for_backward, std::make_exception_ptr(error));
   };
   std::lock_guard lock(mutex_);
   for (const auto& bucket : torch_port::buckets_of(reducer)) {
