@@ -30,8 +30,7 @@ struct ProcessGroupOptions {
   // elsewhere.
   std::string backend = "auto";
   // "env://" reads the variables of brigade run, torchrun, SLURM, Open MPI or PMI;
-  // "tcp://HOST:PORT" and "file:///PATH" need rank and world_size, from here or from those
-  // variables.
+  // "tcp://HOST:PORT" needs rank and world_size, from here or from those variables.
   std::string init_method = "env://";
   // What is set here wins over the environment.
   std::optional<int> rank = {};

@@ -7,7 +7,6 @@
 #include "base/exception_text.h"
 #include "brigade/error.h"
 #include "group/network.h"
-#include "group/store/file_store.h"
 #include "group/store/tcp_store.h"
 #include "group/store/watched_store.h"
 
@@ -106,21 +105,7 @@ MeetingPoint meet_over_tcp(Master master, const Environment& environment,
     });
     store = c10::make_intrusive<WatchedStore>(std::move(opened), std::move(watchdog));
   }
-  return {store, address, master.host};
-}
-
-MeetingPoint meet_in_file(const std::string& folder, const Environment& environment,
-                          std::chrono::milliseconds timeout) {
-  auto watchdog = watchdog_for(folder, environment.rank, timeout);
-  auto meeting = std::make_shared<FileMeeting>(folder, environment.rank,
-                                               std::chrono::steady_clock::now() + timeout);
-  auto store = watchdog->watch("open", std::string(), [&] {
-    return c10::make_intrusive<PunctualFileStore>(meeting->store_file());
-  });
-  store->setTimeout(timeout);
-  return {c10::make_intrusive<WatchedStore>(std::move(store), std::move(watchdog),
-                                            std::move(meeting)),
-          folder, ""};
+  return {store, master.host};
 }
 
 MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
@@ -135,11 +120,11 @@ MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
     own.agent_store = false;
     return meet_over_tcp(parse_tcp(method), own, timeout);
   }
-  if (method.rfind("file:///", 0) == 0 && method.size() > 8) {
-    return meet_in_file(method.substr(7), environment, timeout);
-  }
-  throw ConfigError("init_method='" + method +
-                    "': expected env://, tcp://HOST:PORT or file:///PATH");
+  const bool in_folder = method.rfind("file:", 0) == 0;
+  throw ConfigError("init_method='" + method + "': expected env:// or tcp://HOST:PORT" +
+                    (in_folder ? "; ranks do not meet in a folder: give all of them "
+                                 "tcp://HOST:PORT with rank 0's host and a free port there"
+                               : ""));
 }
 
 }  // namespace

@@ -11,9 +11,7 @@ namespace brigade::group {
 struct MeetingPoint {
   // Bounded in time (WatchedStore); its keys are apart from those of earlier restarts.
   c10::intrusive_ptr<c10d::Store> store;
-  // For texts: "127.0.0.1:29500", "/tmp/here".
-  std::string address;
-  // The host of a TCP store; empty for a file.
+  // The host that the store is on.
   std::string host;
 };
 

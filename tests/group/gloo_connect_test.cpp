@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include "group/store/file_store.h"
 #include "launch/child.h"
 #include "support/command.h"
 #include "torch_port/gloo_backend.h"
@@ -12,14 +12,13 @@ namespace brigade {
 namespace {
 
 using namespace std::chrono_literals;
-using group::PunctualFileStore;
 using testing::Child;
 using testing::Outcome;
 
 // Says where it listens, and is never heard of again.
-class SilentStore : public PunctualFileStore {
+class SilentStore : public c10d::FileStore {
  public:
-  using PunctualFileStore::PunctualFileStore;
+  using FileStore::FileStore;
   std::vector<uint8_t> get(const std::string&) override {
     return stop<std::vector<uint8_t>>();
   }
@@ -47,13 +46,13 @@ TEST(GlooConnect, ASilentPeerIsGivenUpAtTheTimeLimit) {
   std::vector<std::unique_ptr<Child>> silent;
   for (int rank : {1, 2, 3}) {
     silent.push_back(std::make_unique<Child>(testing::Variables{}, [&] {
-      connect(c10::make_intrusive<SilentStore>(folder.path() + "/store"), rank);
+      connect(c10::make_intrusive<SilentStore>(folder.path() + "/store", -1), rank);
     }));
   }
   Child waiting({}, [&] {
     const auto begin = std::chrono::steady_clock::now();
     try {
-      connect(c10::make_intrusive<PunctualFileStore>(folder.path() + "/store"), 0);
+      connect(c10::make_intrusive<c10d::FileStore>(folder.path() + "/store", -1), 0);
     } catch (const std::exception&) {
     }
     // Gloo's own idea of the limit is five times that.

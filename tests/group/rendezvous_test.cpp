@@ -182,7 +182,10 @@ TEST(Rendezvous, BadOptionsAreRefusedAtOnce) {
   refused({.init_method = "http://x"}, "init_method='http://x': expected env://");
   refused({.init_method = "tcp://x"}, "init_method='tcp://x': expected tcp://HOST:PORT");
   refused({.init_method = "tcp://x:70000"}, "expected tcp://HOST:PORT");
-  refused({.init_method = "file://"}, "expected env://");
+  refused(
+      {.init_method = "file:///tmp/meet"},
+      "init_method='file:///tmp/meet': expected env:// or tcp://HOST:PORT; ranks do not "
+      "meet in a folder");
   refused({.timeout = 0ms}, "timeout=0 ms");
   refused({.rank = 5}, "rank 5 of a world of 2");
 }

@@ -5,7 +5,7 @@
 
 #include "brigade/process_group.h"
 #include "launch/child.h"
-#include "support/command.h"
+#include "support/reserved_port.h"
 
 namespace brigade {
 namespace {
@@ -13,20 +13,19 @@ namespace {
 using namespace std::chrono_literals;
 using testing::Child;
 using testing::Outcome;
-using testing::TemporaryFolder;
+using testing::ReservedPort;
 
-ProcessGroup join(const TemporaryFolder& folder, int rank, int size = 2) {
-  ProcessGroupOptions options{.backend = "gloo",
-                              .init_method = "file://" + folder.path() + "/store"};
-  options.rank = rank;
-  options.world_size = size;
-  options.timeout = 60s;
-  return init_process_group(options);
+ProcessGroup join(const ReservedPort& port, int rank) {
+  return init_process_group({.backend = "gloo",
+                             .init_method = "tcp://127.0.0.1:" + port.number(),
+                             .rank = rank,
+                             .world_size = 2,
+                             .timeout = 60s});
 }
 
 // Ends without a word, as after a crash, in the middle of an all-reduce of its peer.
-void reduce_until_the_end(const TemporaryFolder& folder, int rank) {
-  const ProcessGroup group = join(folder, rank);
+void reduce_until_the_end(const ReservedPort& port, int rank) {
+  const ProcessGroup group = join(port, rank);
   raise(SIGPIPE);  // which gloo's next write would do only if it is early enough
   at::Tensor large = at::ones({1 << 20});
   for (int round = 0; round < 1000; ++round) {
@@ -37,9 +36,9 @@ void reduce_until_the_end(const TemporaryFolder& folder, int rank) {
 
 TEST(BrokenPipe, APeerThatDiesIsAnExceptionAndNoSignal) {
   for (int round = 0; round < 3; ++round) {
-    TemporaryFolder folder;
-    Child survivor({}, [&] { reduce_until_the_end(folder, 0); });
-    Child dying({}, [&] { reduce_until_the_end(folder, 1); });
+    const ReservedPort port;
+    Child survivor({}, [&] { reduce_until_the_end(port, 0); });
+    Child dying({}, [&] { reduce_until_the_end(port, 1); });
     EXPECT_EQ(dying.finish().code, 128 + SIGKILL);
     const Outcome outcome = survivor.finish();
     ASSERT_EQ(outcome.code, 6) << "expected an exception; signals are 128 + number\n"
@@ -51,10 +50,10 @@ TEST(BrokenPipe, APeerThatDiesIsAnExceptionAndNoSignal) {
 volatile sig_atomic_t own_handler_ran = 0;
 
 TEST(BrokenPipe, AProgramsOwnHandlerStays) {
-  TemporaryFolder folder;
+  const ReservedPort port;
   const auto body = [&](int rank) {
     signal(SIGPIPE, [](int) { own_handler_ran = 1; });
-    const ProcessGroup group = join(folder, rank);
+    const ProcessGroup group = join(port, rank);
     raise(SIGPIPE);
     if (own_handler_ran != 1) throw Error("the handler was replaced");
     group.barrier();

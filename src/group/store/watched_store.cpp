@@ -34,9 +34,8 @@ auto WatchedStore::call(const char* name, const std::string& key,
 }
 
 WatchedStore::WatchedStore(c10::intrusive_ptr<c10d::Store> inner,
-                           std::shared_ptr<Watchdog> watchdog, std::shared_ptr<void> keeper)
+                           std::shared_ptr<Watchdog> watchdog)
     : Store(inner->getTimeout()),
-      keeper_(std::move(keeper)),
       first_{std::move(inner), std::move(watchdog)},
       free_{first_} {}
 
@@ -69,8 +68,7 @@ void WatchedStore::give_back(Lane lane) {
 
 c10::intrusive_ptr<c10d::Store> WatchedStore::clone() {
   Lane lane = connect_again();
-  return c10::make_intrusive<WatchedStore>(std::move(lane.store), std::move(lane.watchdog),
-                                           keeper_);
+  return c10::make_intrusive<WatchedStore>(std::move(lane.store), std::move(lane.watchdog));
 }
 
 void WatchedStore::set(const std::string& key, const std::vector<uint8_t>& value) {

@@ -16,12 +16,9 @@ namespace brigade::group {
 // other up: there, a set() waits for another thread's wait(), and two ranks can wait for
 // each other that way. Here a thread that finds all connections busy opens another (a clone
 // of `inner`).
-//
-// `keeper` lives as long as the store: what must not be closed or removed before it.
 class WatchedStore : public c10d::Store {
  public:
-  WatchedStore(c10::intrusive_ptr<c10d::Store> inner, std::shared_ptr<Watchdog> watchdog,
-               std::shared_ptr<void> keeper = nullptr);
+  WatchedStore(c10::intrusive_ptr<c10d::Store> inner, std::shared_ptr<Watchdog> watchdog);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
   using Store::compareSet;
@@ -67,7 +64,6 @@ class WatchedStore : public c10d::Store {
   std::chrono::milliseconds limit() const { return first_.watchdog->limit(); }
   void give_back(Lane lane);
 
-  std::shared_ptr<void> keeper_;  // destroyed last
   Lane first_;
   std::mutex mutex_;
   std::vector<Lane> free_;
