@@ -1,4 +1,4 @@
-// What brigade train reads: tables, images, labels and text. The first byte chooses.
+// What brigade train reads: images, labels and text. The first byte chooses.
 #include <cstdlib>
 
 #include "fuzz.h"
@@ -8,17 +8,6 @@
 namespace {
 
 using namespace brigade;
-
-void table(std::string_view text, const std::string& label) {
-  const tool::TrainData data = tool::parse_table(text, "input", label);
-  for (const auto* part : {&data.train, &data.test}) {
-    if (part->numbers.size() != part->labels.size() * static_cast<size_t>(data.values()))
-      std::abort();
-    for (const int64_t of_example : part->labels)
-      if (of_example < 0 || of_example >= static_cast<int64_t>(data.classes.size()))
-        std::abort();
-  }
-}
 
 void idx(std::string_view text, int dimensions) {
   const tool::IdxFile file = tool::parse_idx(text, "input", dimensions);
@@ -42,16 +31,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   // No copy: a string has room behind its end, where a read would not be noticed.
   const std::string_view text = fuzzing::text_of(bytes + 1, size - 1);
   fuzzing::accepts<ConfigError>([&] {
-    switch (bytes[0] % 6) {
+    switch (bytes[0] % 3) {
       case 0:
-        return table(text, "");
-      case 1:
-        return table(text, "1");
-      case 2:
-        return table(text, "kind");
-      case 3:
         return idx(text, 3);
-      case 4:
+      case 1:
         return idx(text, 1);
       default:
         return characters(text);

@@ -4,7 +4,6 @@ from faults import Ends, Fault, TrainsOn, refuses
 
 _KINDS = ("FIFO", "/dev/zero", "folder", "dangling link", "link to itself", "socket")
 _DAMAGES = ("empty file", "half of it", "byte changed", "garbage", "huge header")
-_CSV = b"a,b,class\n" + b"".join(b"%d,%d,%s\n" % (i, i * i % 7, b"yes" if i % 3 else b"no") for i in range(40))
 _TEXT = b"the quick brown fox jumps over the lazy dog. " * 200
 
 
@@ -33,21 +32,15 @@ _SLOW = Ends(launcher=(1, "committing|checkpoint"), rank0=(1, "committing|checkp
 
 ROWS = [
     _data("a text", "text:text", "text"),
-    _data("a table", "csv:table", "table"),
     _data("an IDX file of images", "idx:idx", "idx/train-images-idx3-ubyte", idx_files),
     _data("an IDX file of labels", "idx:idx", "idx/train-labels-idx1-ubyte", idx_files),
     Fault("a text is a link to a text", (put("text", "link", _TEXT), with_args("--data", "text:text", "--model", "transformer",
           "--context", "8"), start), TrainsOn(same=False), jobs=("train",), limit=20),
     Fault("a text is {}", (put("text", "{}", _TEXT), with_args("--data", "text:text"), start), refuses("--data", code=(1, 2)),
           jobs=("train",), each=("empty file", "nothing")),
-    Fault("a table is {}", (put("table", "{}", _CSV), with_args("--data", "csv:table"), start), refuses("--data", code=(1, 2)),
-          jobs=("train",), each=("empty file", "nothing", "garbage")),
     Fault("reading a text fails with {}", (put("text", "file", _TEXT * 8),
           with_calls("call=read,path={folder}/text,short=400;call=read,path={folder}/text,nth=2+,errno={}"), with_args("--data", "text:text", "--model", "transformer"), start),
           refuses("--data|text", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
-    Fault("reading a table fails with {}", (put("table", "file", _CSV),
-          with_calls("call=read,path={folder}/table,errno={}"), with_args("--data", "csv:table"), start),
-          refuses("--data|table", code=(1, 2)), jobs=("train", "bare"), each=("EIO", "ENOMEM"), limit=20, needs=("shim",)),
     _checkpoint("manifest", "checkpoint/manifest.safetensors", _KINDS + _DAMAGES),
     _checkpoint("shared file", "checkpoint/*.shared.safetensors", _KINDS + _DAMAGES + ("nothing",)),
     _checkpoint("file of rank 1", "checkpoint/*.rank-1.safetensors", _KINDS + _DAMAGES + ("nothing",)),

@@ -23,55 +23,6 @@ std::string refusal(Function&& function) {
   return "it was accepted";
 }
 
-TrainData table(const std::string& text, const std::string& label = "") {
-  return parse_table(text, "t.csv", label);
-}
-
-TEST(Table, TakesTheLastColumnAsTheClassAndEveryFifthRowForTheTest) {
-  const TrainData data = table("1,2,b\n3,4,a\n\n5,6,b\r\n7,8,a\n9,10,b\n");
-  EXPECT_EQ(data.classes, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(data.train.numbers, (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(data.train.labels, (std::vector<std::int64_t>{1, 0, 1, 0}));
-  EXPECT_EQ(data.test.numbers, (std::vector<float>{9, 10}));
-  EXPECT_EQ(data.test.labels, (std::vector<std::int64_t>{1}));
-}
-
-TEST(Table, KnowsNamesOfColumnsQuotesSemicolonsAndNumbersAsClasses) {
-  const TrainData data = table("\"kind\";height;weight\n10;1.5;-2e1\n9; +2 ;3\n", "kind");
-  EXPECT_EQ(data.classes, (std::vector<std::string>{"9", "10"}));
-  EXPECT_EQ(data.train.numbers, (std::vector<float>{1.5F, -20, 2, 3}));
-  EXPECT_EQ(table("10;1.5;-2e1\n9;2;3\n", "1").train.numbers, data.train.numbers);
-}
-
-TEST(Table, NamesTheLineThatIsWrong) {
-  EXPECT_EQ(refusal([] { table("1,2,a\n1,x,b\n"); }),
-            "--data: t.csv, line 2: column 2 is 'x'; expected a finite number");
-  EXPECT_EQ(refusal([] { table("1,2,a\n\n1,2\n"); }),
-            "--data: t.csv, line 3: has 2 columns, expected 3");
-  EXPECT_EQ(refusal([] { table("1,2,a\n,2,b\n"); }),
-            "--data: t.csv, line 2: column 1 is empty; expected a number");
-  EXPECT_EQ(refusal([] { table("1,2,a\n1,nan,b\n"); }),
-            "--data: t.csv, line 2: column 2 is 'nan'; expected a finite number");
-  EXPECT_EQ(refusal([] { table("1,2,a\n1,2,\n"); }),
-            "--data: t.csv, line 2: column 3, the class, is empty");
-  EXPECT_NE(refusal([] { table("hello\n"); }).find("line 1: has one column only"),
-            std::string::npos);
-  EXPECT_NE(refusal([] { table("1,2,a\n1,2,a\n"); }).find("of the one class 'a'"),
-            std::string::npos);
-  EXPECT_NE(refusal([] { table("x,y,z\n"); }).find("holds no rows"), std::string::npos);
-  EXPECT_NE(refusal([] { table("1,2,a\n2,3,b\n", "nobody"); }).find("--label is 'nobody'"),
-            std::string::npos);
-  EXPECT_NE(refusal([] { table("1,2,a\n2,3,b\n", "4"); }).find("from 1 to 3"),
-            std::string::npos);
-}
-
-TEST(Table, RefusesAColumnOfNumbersAsClasses) {
-  std::string text;
-  for (int i = 0; i < 1100; ++i) text += "1," + std::to_string(i) + "\n";
-  EXPECT_NE(refusal([&] { table(text); }).find("line 1001: the column of the classes has"),
-            std::string::npos);
-}
-
 std::string idx(std::initializer_list<int> sizes, std::size_t values, int type = 8) {
   std::string text{0, 0, static_cast<char>(type), static_cast<char>(sizes.size())};
   for (const int size : sizes) {
@@ -165,19 +116,35 @@ TEST(Text, HasANumberForEachCharacterAndItsLastTenthForTheTest) {
             std::string::npos);
 }
 
+TEST(Digits, AreImagesAndEveryFifthIsForTheTest) {
+  const TrainData data = load_data("digits");
+  EXPECT_EQ(data.values(), 64);
+  EXPECT_EQ(data.classes.size(), 10U);
+  EXPECT_EQ(data.train.labels.size(), 1438U);
+  EXPECT_EQ(data.test.labels.size(), 359U);
+  EXPECT_EQ(data.train.bytes.size(), 1438U * 64);
+  EXPECT_EQ(data.test.bytes.size(), 359U * 64);
+  const auto first = [](const auto& all) {
+    return std::vector(all.begin(), all.begin() + 5);
+  };
+  EXPECT_EQ(first(data.train.labels), (std::vector<std::int64_t>{0, 1, 2, 3, 5}));
+  EXPECT_EQ(first(data.train.bytes), (std::vector<std::uint8_t>{0, 0, 5, 13, 9}));
+  EXPECT_EQ(data.test.labels[0], 4);
+}
+
 TEST(Data, IsNamedOrRefused) {
-  EXPECT_EQ(load_data("digits").train.labels.size(), 1438U);
   EXPECT_NE(refusal([] { load_data("digit"); }).find("did you mean 'digits'"),
             std::string::npos);
-  EXPECT_NE(refusal([] { load_data("csv"); }).find("expected csv:FILE"), std::string::npos);
+  EXPECT_EQ(refusal([] { load_data("csv:iris.csv"); }),
+            "--data: no data set named 'csv'; known: digits, idx, text");
+  EXPECT_NE(refusal([] { load_data("idx"); }).find("expected idx:FOLDER"),
+            std::string::npos);
   EXPECT_NE(refusal([] { load_data("digits:x"); }).find("expected digits"),
             std::string::npos);
-  EXPECT_NE(refusal([] { load_data("csv:/no/such"); }).find("No such file"),
+  EXPECT_NE(refusal([] { load_data("text:/no/such"); }).find("No such file"),
             std::string::npos);
   EXPECT_NE(refusal([] { load_data("text:/"); }).find("it is a folder"), std::string::npos);
   EXPECT_NE(refusal([] { load_data("text:/dev/null"); }).find("a device"),
-            std::string::npos);
-  EXPECT_NE(refusal([] { load_data("digits", "x"); }).find("--label is for csv"),
             std::string::npos);
 }
 

@@ -80,13 +80,6 @@ class Train(InFolder):
         sent = [line["bytes_sent"] for line in lines]
         self.assertEqual(sent, sorted(sent))
 
-    def test_a_table(self):
-        rows = [f"{x},{y},{'near' if x * x + y * y < 30 else 'far'}" for x in range(-9, 10) for y in range(-9, 10)]
-        self.write("points.csv", "x,y,kind\n" + "\n".join(rows[::2] + rows[1::2]) + "\n")
-        result = self.json_of("train", "--data", "csv:points.csv", "--label", "kind", "--steps", 200, "--lr", "0.01")
-        self.assertEqual(result["model"], "mlp")
-        self.assertGreater(result["test_accuracy"], 0.9)
-
     def test_images(self):
         for which, count in (("train", 60), ("t10k", 20)):
             labels = [i % 2 for i in range(count)]

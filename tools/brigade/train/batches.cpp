@@ -35,12 +35,6 @@ BatchMaker::BatchMaker(const TrainData& data, std::int64_t context, c10::Device 
   test_ = make_part(data.test);
   train_.size = counts.train;
   test_.size = counts.test;
-  if (data.kind != Kind::table) return;
-  const at::Tensor exact = train_.values.to(at::kDouble);
-  mean_ = exact.mean(0);
-  const at::Tensor spread = (exact - mean_).pow(2).mean(0).sqrt();
-  deviation_ = at::where(spread > 1e-12, spread, at::ones_like(spread)).to(at::kFloat);
-  mean_ = mean_.to(at::kFloat);
 }
 
 BatchMaker::Part BatchMaker::make_part(const Examples& examples) const {
@@ -51,9 +45,7 @@ BatchMaker::Part BatchMaker::make_part(const Examples& examples) const {
     return part;
   }
   const auto rows = static_cast<std::int64_t>(examples.labels.size());
-  part.values = examples.bytes.empty()
-                    ? view_of(examples.numbers, {rows, data_.values()}, at::kFloat)
-                    : view_of(examples.bytes, {rows, data_.values()}, at::kByte);
+  part.values = view_of(examples.bytes, {rows, data_.values()}, at::kByte);
   part.labels = view_of(examples.labels, {rows}, at::kLong);
   return part;
 }
@@ -68,12 +60,7 @@ Batch BatchMaker::make(const Part& part, std::span<const std::int64_t> examples)
                                    .to(device_, at::kLong);
     return {windows.narrow(1, 0, context_), windows.narrow(1, 1, context_).reshape({-1})};
   }
-  at::Tensor input = part.values.index_select(0, index).to(at::kFloat);
-  if (data_.kind == Kind::table) {
-    input = (input - mean_) / deviation_;
-  } else {
-    input = input / data_.scale;
-  }
+  const at::Tensor input = part.values.index_select(0, index).to(at::kFloat) / data_.scale;
   return {input.to(device_), part.labels.index_select(0, index).to(device_)};
 }
 

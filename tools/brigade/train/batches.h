@@ -44,7 +44,6 @@ class BatchMaker {
   std::int64_t context_;
   c10::Device device_;
   Part train_, test_;
-  at::Tensor mean_, deviation_;  // of a table's columns, over the rows to train on
 };
 
 // The next `count` examples of this rank to train on, epoch after epoch.

@@ -10,9 +10,7 @@ namespace brigade::tool {
 ModelOptions complete(ModelOptions options, const TrainData& data) {
   static constexpr std::array<std::string_view, 3> kModels{"mlp", "cnn", "transformer"};
   if (options.model.empty()) {
-    options.model = data.kind == Kind::text     ? "transformer"
-                    : data.kind == Kind::images ? "cnn"
-                                                : "mlp";
+    options.model = data.kind == Kind::text ? "transformer" : "cnn";
   }
   if (std::ranges::find(kModels, options.model) == kModels.end()) {
     throw ConfigError("--model: no model named '" + options.model + "'" +
@@ -23,10 +21,6 @@ ModelOptions complete(ModelOptions options, const TrainData& data) {
     throw ConfigError("--model " + options.model + " does not suit --data " + data.name +
                       (text ? ": text needs the transformer"
                             : ": the transformer is for text:FILE; take mlp or cnn"));
-  }
-  if (options.model == "cnn" && data.kind == Kind::table) {
-    throw ConfigError("--model cnn needs images (digits or idx:FOLDER), and --data " +
-                      data.name + " is a table; take mlp");
   }
   if (options.sync_batch_norm && options.model != "cnn") {
     throw ConfigError("--sync-batch-norm is for --model cnn, and this is a " +

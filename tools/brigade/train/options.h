@@ -12,7 +12,6 @@ namespace brigade::tool {
 struct TrainOptions {
   WorkerOptions workers;
   std::string data = "digits";
-  std::string label;
   ModelOptions model;
   std::string precision = "fp32";  // of forward and backward passes: fp32 or bf16
   std::string hook = "allreduce";

@@ -25,8 +25,6 @@ const char* what_examples_are(const TrainData& data) {
   switch (data.kind) {
     case TrainData::Kind::images:
       return "image";
-    case TrainData::Kind::table:
-      return "row";
     case TrainData::Kind::text:
       return "window";
   }

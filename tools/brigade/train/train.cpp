@@ -1,4 +1,4 @@
-// brigade train: a small trainer for digits, tables, MNIST-like images and text.
+// brigade train: a small trainer for digits, MNIST-like images and text.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -27,14 +27,13 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   brigade train                                         digits, two workers
   brigade train --data text:book.txt --steps 500 --hook fp16
-  brigade train --data csv:iris.csv --label species --model mlp
   brigade train --data idx:mnist -n 4 --hook powersgd:rank=2,start=100 \
       --optimizer sgd:lr=0.1,momentum=0.9 --schedule cosine:warmup=50
   brigade train --steps 1000 --checkpoint run1 --save-every 100 --resume
   brigade run -n 8 --nnodes 2 … brigade train …         on several hosts
 
-Data: digits; csv:FILE, numbers and a class in each line; idx:FOLDER with train-images-idx3-ubyte
-and its kin; text:FILE; files may be compressed, as FILE.gz. Every fifth row, or the last tenth of a text, is for the test.
+Data: digits; idx:FOLDER with train-images-idx3-ubyte and its kin; text:FILE; files may be
+compressed, as FILE.gz. Every fifth digit, or the last tenth of a text, is for the test.
 Schedules: constant, cosine:warmup=N,floor=F, step:every=N,factor=F,warmup=N.
 Exits with 2 for what cannot be used as it was given, with 1 when training fails.)";
 
@@ -117,7 +116,7 @@ void check_elastic(const TrainOptions& options) {
 // The launcher starts this program again, for each worker and each replacement.
 void start_elastic(TrainOptions options) {
   check_elastic(options);
-  const TrainData data = load_data(options.data, options.label);
+  const TrainData data = load_data(options.data);
   options.model = complete(options.model, data);
   check(options, data, 1);
   if (!options.out.empty()) base::check_output_folder(options.out, "--out");
@@ -165,7 +164,7 @@ void start(TrainOptions options, bool workers_given) {
   const auto link = asked_link(options);
   options.link = link ? link->rate() : "";
   options.workers.link = link.get();
-  const TrainData data = load_data(options.data, options.label);
+  const TrainData data = load_data(options.data);
   options.model = complete(options.model, data);
   if (!options.out.empty()) base::check_output_folder(options.out, "--out");
   check(options, data, inside ? 1 : options.workers.workers);
@@ -181,11 +180,8 @@ void start(TrainOptions options, bool workers_given) {
 }
 
 void add_data_options(CLI::App& command, TrainOptions& options) {
-  command.add_option("--data", options.data, "digits, csv:FILE, idx:FOLDER or text:FILE")
+  command.add_option("--data", options.data, "digits, idx:FOLDER or text:FILE")
       ->capture_default_str();
-  command.add_option("--label", options.label,
-                     "column of a CSV file that has the classes: a name or a number from 1 "
-                     "(default: the last)");
   command.add_option("--model", options.model.model,
                      "mlp, cnn or transformer (default: what suits the data)");
   command
@@ -301,7 +297,7 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
 void add_train(CLI::App& app, int& /*exit_code*/) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand(
-      "train", "train a small network on digits, tables, images or text of your own");
+      "train", "train a small network on digits, images or text of your own");
   command->footer(kExamples);
   add_worker_options(*command, options->workers);
   add_data_options(*command, *options);

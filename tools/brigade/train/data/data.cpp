@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 
 #include "base/files/input_file.h"
 #include "base/hash.h"
@@ -100,10 +101,20 @@ TrainData load_idx(const std::string& folder) {
 }
 
 TrainData load_digits() {
-  TrainData data = parse_table(digits_text(), "the digits set", "");
-  data.kind = Kind::images;
-  data.height = data.width = 8;
-  data.scale = 16;
+  TrainData data{.kind = Kind::images, .height = 8, .width = 8, .scale = 16};
+  for (int label = 0; label < 10; ++label) data.classes.push_back(std::to_string(label));
+  data.fingerprint = base::hash64(digits_text());
+  std::istringstream lines{std::string(digits_text())};
+  std::string line, number;
+  for (int row = 0; std::getline(lines, line); ++row) {
+    // Every fifth row is for the test.
+    Examples& part = row % 5 == 4 ? data.test : data.train;
+    std::istringstream numbers(line);
+    for (std::int64_t i = 0; i < data.values() && std::getline(numbers, number, ','); ++i)
+      part.bytes.push_back(static_cast<std::uint8_t>(std::stoi(number)));
+    std::getline(numbers, number);
+    part.labels.push_back(std::stoi(number));
+  }
   return data;
 }
 
@@ -172,11 +183,11 @@ TrainData parse_text(std::string_view text, const std::string& name) {
   return data;
 }
 
-TrainData load_data(const std::string& spec, const std::string& label) {
+TrainData load_data(const std::string& spec) {
   const std::size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
-  static constexpr std::array<std::string_view, 4> kKinds{"digits", "csv", "idx", "text"};
+  static constexpr std::array<std::string_view, 3> kKinds{"digits", "idx", "text"};
   if (std::ranges::find(kKinds, kind) == kKinds.end()) {
     throw ConfigError("--data: no data set named '" + kind + "'" +
                       base::suggestion(kind, kKinds));
@@ -186,11 +197,7 @@ TrainData load_data(const std::string& spec, const std::string& label) {
         "--data is '" + spec + "'; expected " +
         (kind == "digits" ? kind : kind + ":" + (kind == "idx" ? "FOLDER" : "FILE")));
   }
-  if (!label.empty() && kind != "csv") {
-    throw ConfigError("--label is for csv:FILE only, and --data is '" + spec + "'");
-  }
   TrainData data = kind == "digits" ? load_digits()
-                   : kind == "csv"  ? parse_table(read_file(path), path, label)
                    : kind == "idx"  ? load_idx(path)
                                     : parse_text(read_file(path), path);
   data.name = spec;

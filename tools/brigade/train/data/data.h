@@ -9,19 +9,17 @@
 
 namespace brigade::tool {
 
-// Examples, one after the other: `numbers` or `bytes`, whichever is not empty, and a class
-// each. Text has bytes only, and no labels.
+// Examples, one after the other, and a class each. Text has no labels.
 struct Examples {
-  std::vector<float> numbers;
   std::vector<std::uint8_t> bytes;
   std::vector<std::int64_t> labels;
 };
 
 struct TrainData {
-  enum class Kind : std::uint8_t { images, table, text };
+  enum class Kind : std::uint8_t { images, text };
   Kind kind = Kind::images;
   std::string name;  // as it was given
-  // Of an example; a table has height 1. 0 for text.
+  // Of an image; 0 for text.
   std::int64_t height = 0, width = 0;
   // Names of the classes by label; of text: its characters, by the number that stands for
   // each in `bytes`.
@@ -33,14 +31,11 @@ struct TrainData {
   std::int64_t values() const { return height * width; }
 };
 
-// "digits", "csv:FILE", "idx:FOLDER" or "text:FILE". `label` names the column of a CSV file
-// that has the classes, or counts it from 1; empty: the last. Throws ConfigError, which
-// names the file and the line or offset, for anything that cannot be used.
-TrainData load_data(const std::string& spec, const std::string& label = "");
+// "digits", "idx:FOLDER" or "text:FILE". Throws ConfigError, which names the file and the
+// offset, for anything that cannot be used.
+TrainData load_data(const std::string& spec);
 
 // The parts of it, for texts that are there already. `name` is what errors call them.
-TrainData parse_table(std::string_view text, const std::string& name,
-                      const std::string& label);
 TrainData parse_text(std::string_view text, const std::string& name);
 // One IDX file of unsigned bytes: the sizes of its dimensions and its values.
 struct IdxFile {
