@@ -8,6 +8,7 @@
 #include <string>
 
 #include "brigade/ddp_core.h"
+#include "brigade/report/run_record.h"
 #include "brigade/report/tensorboard.h"
 
 namespace brigade::report {
@@ -18,9 +19,14 @@ struct TrainingLogOptions {
   std::string title = "training";
   // What the record calls the hook: the text that make_hook was given.
   std::string hook = "allreduce";
-  // How many steps from the first on have a timeline. 0: none. Each costs some events a
-  // bucket, which are kept until finish().
+  // The step of the checkpoint that this run goes on from; 0: it begins. metrics.jsonl
+  // keeps its lines up to that step, and steps, seconds and bytes_sent count on from there.
+  std::int64_t resumed_from = 0;
+  // How many steps have a timeline: the first of this run or, where `last_step` says how
+  // long the training is, the last. 0: none. Each costs some events a bucket, which are
+  // kept until finish().
   std::int64_t traced_steps = 8;
+  std::int64_t last_step = 0;
 };
 
 // Rank 0 writes; the other ranks only bring what they did in the traced steps. In the
@@ -38,6 +44,11 @@ struct TrainingLogOptions {
 //     log.step(loss.item<double>(), {.accuracy = …});
 //   }
 //   log.finish();
+//
+// A training that is taken up from a checkpoint goes on in the same files:
+//
+//   const auto saved = load_checkpoint("run", group, parts);
+//   TrainingLog log(ddp->core(), {.folder = "out", .resumed_from = saved.value_or(0)});
 class BRIGADE_API TrainingLog {
  public:
   struct Extra {
@@ -52,12 +63,22 @@ class BRIGADE_API TrainingLog {
   TrainingLog(const TrainingLog&) = delete;
   TrainingLog& operator=(const TrainingLog&) = delete;
 
+  // What the page is made of; rank 0's counts. A program adds to it what the log cannot
+  // know: the link and the fingerprints of series[0], its command, tables. Points, spans
+  // and sums of series[0] are there after finish().
+  RunRecord& record();
+
   void begin_step();
   // A piece of this step for the timeline, up to now: forward, backward or optimizer.
   void end_of(Span::Kind piece);
+  // What has happened since the last end_of(), or begin_step(), is no part of the step.
+  void leave_out();
   // The step that begin_step() began is over; `loss` is that of this rank's batch.
   void step(double loss, const Extra& extra);
   void step(double loss) { step(loss, Extra{}); }
+  // The same, of a step that the caller has counted and timed: `seconds` and `bytes_sent`
+  // are those of this run. Gives the point with those of the runs before, as it is written.
+  StepPoint step(StepPoint point, const Scalars& scalars);
   // Collective, after the last step, once. Takes the model's hook away, which ends its
   // threads, so that their last events are there.
   void finish();

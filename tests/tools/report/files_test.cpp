@@ -117,27 +117,50 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
+// A model of one parameter.
+class Small {
+ public:
+  explicit Small(const ProcessGroup& group) : weight_(at::ones({50}).requires_grad_()) {
+    DdpModel model;
+    model.parameters = {{.name = "w", .tensor = weight_}};
+    ddp_.emplace(model, group);
+    ddp_->set_hook(make_hook("int8"));
+  }
+  DdpCore& ddp() { return *ddp_; }
+  void step(report::TrainingLog& log) {
+    log.begin_step();
+    ddp_->before_forward();
+    at::Tensor loss = (weight_ * weight_).sum();
+    ddp_->after_forward({&loss});
+    log.end_of(Span::Kind::forward);
+    loss.backward();
+    log.end_of(Span::Kind::backward);
+  }
+
+ private:
+  at::Tensor weight_;
+  std::optional<DdpCore> ddp_;
+};
+
+std::vector<nlohmann::json> lines_of(const std::string& path) {
+  std::istringstream lines(text_of(path));
+  std::vector<nlohmann::json> parsed;
+  for (std::string line; std::getline(lines, line);)
+    parsed.push_back(nlohmann::json::parse(line));
+  return parsed;
+}
+
 TEST(TrainingLog, LeavesMetricsEventsATraceAndAReport) {
   const testing::TemporaryFolder folder;
   testing::run_ranks(2, [&](ProcessGroup group) {
-    DdpModel model;
-    model.parameters = {{.name = "w", .tensor = at::ones({50}).requires_grad_()}};
-    const at::Tensor weight = model.parameters[0].tensor;
-    DdpCore ddp(model, group);
-    ddp.set_hook(make_hook("int8"));
-    EXPECT_THROW(report::TrainingLog(ddp, {}), ConfigError);
-    report::TrainingLog log(ddp, {.folder = folder.path() + "/a/b",
-                                  .title = "my <training>",
-                                  .hook = "int8",
-                                  .traced_steps = 2});
+    Small model(group);
+    EXPECT_THROW(report::TrainingLog(model.ddp(), {}), ConfigError);
+    report::TrainingLog log(model.ddp(), {.folder = folder.path() + "/a/b",
+                                          .title = "my <training>",
+                                          .hook = "int8",
+                                          .traced_steps = 2});
     for (int step = 1; step <= 4; ++step) {
-      log.begin_step();
-      ddp.before_forward();
-      at::Tensor loss = (weight * weight).sum();
-      ddp.after_forward({&loss});
-      log.end_of(Span::Kind::forward);
-      loss.backward();
-      log.end_of(Span::Kind::backward);
+      model.step(log);
       if (step == 4) {
         log.step(0.5, {.accuracy = 0.75, .scalars = {{"lr", 0.1}}});
       } else {
@@ -147,10 +170,7 @@ TEST(TrainingLog, LeavesMetricsEventsATraceAndAReport) {
     log.finish();
   });
   const std::string place = folder.path() + "/a/b/";
-  std::istringstream lines(text_of(place + "metrics.jsonl"));
-  std::vector<nlohmann::json> parsed;
-  for (std::string line; std::getline(lines, line);)
-    parsed.push_back(nlohmann::json::parse(line));
+  const std::vector<nlohmann::json> parsed = lines_of(place + "metrics.jsonl");
   ASSERT_EQ(parsed.size(), 4U);
   EXPECT_EQ(parsed[1]["loss"], 0.5);
   EXPECT_EQ(parsed[3]["accuracy"], 0.75);
@@ -173,6 +193,65 @@ TEST(TrainingLog, LeavesMetricsEventsATraceAndAReport) {
     events += text_of(entry.path());
   EXPECT_NE(events.find("accuracy"), std::string::npos);
   EXPECT_NE(events.find("lr"), std::string::npos);
+}
+
+TEST(TrainingLog, GoesOnWhereTheCheckpointOfAResumedRunWas) {
+  const testing::TemporaryFolder folder;
+  const auto train = [&](std::int64_t resumed_from, int steps, double loss) {
+    testing::run_ranks(2, [&](ProcessGroup group) {
+      Small model(group);
+      report::TrainingLog log(
+          model.ddp(),
+          {.folder = folder.path(), .hook = "int8", .resumed_from = resumed_from});
+      for (int step = 0; step < steps; ++step) {
+        model.step(log);
+        log.step(loss);
+      }
+      log.finish();
+      if (group.rank() == 0) {
+        EXPECT_EQ(log.record().series[0].points.size(), resumed_from + steps);
+      }
+    });
+    return lines_of(folder.path() + "/metrics.jsonl");
+  };
+  const auto first = train(0, 5, 1.0);
+  ASSERT_EQ(first.size(), 5U);
+  // The checkpoint was of step 3: the steps behind it are trained again.
+  const auto second = train(3, 3, 0.5);
+  ASSERT_EQ(second.size(), 6U);
+  for (size_t i = 0; i < second.size(); ++i) {
+    EXPECT_EQ(second[i]["step"], i + 1);
+    EXPECT_EQ(second[i]["loss"], i < 3 ? 1.0 : 0.5);
+    if (i == 0) continue;
+    EXPECT_GT(second[i]["seconds"], second[i - 1]["seconds"]);
+    EXPECT_GT(second[i]["bytes_sent"], second[i - 1]["bytes_sent"]);
+  }
+  // A run that begins anew begins the file anew.
+  EXPECT_EQ(train(0, 2, 0.25).size(), 2U);
+}
+
+TEST(TrainingLog, TakesAStepThatTheProgramHasTimedAndTracesTheLastOnes) {
+  const testing::TemporaryFolder folder;
+  testing::run_ranks(1, [&](ProcessGroup group) {
+    Small model(group);
+    report::TrainingLog log(model.ddp(),
+                            {.folder = folder.path(), .traced_steps = 2, .last_step = 5});
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      model.step(log);
+      log.leave_out();
+      const StepPoint point{.step = step, .seconds = 2.0 * static_cast<double>(step)};
+      EXPECT_EQ(log.step(point, {{"lr", 0.1}}).seconds, point.seconds);
+    }
+    log.record().series[0].link = "a wire";
+    log.finish();
+    std::set<std::int64_t> traced;
+    for (const Span& span : log.record().series[0].spans) traced.insert(span.step);
+    EXPECT_EQ(traced, (std::set<std::int64_t>{3, 4})) << "steps count from 0 here";
+  });
+  const auto lines = lines_of(folder.path() + "/metrics.jsonl");
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(lines[4]["seconds"], 10);
+  EXPECT_NE(text_of(folder.path() + "/report.html").find("a wire"), std::string::npos);
 }
 
 TEST(Numbers, AreShortAndReadable) {

@@ -16,8 +16,8 @@
 #include "common/fingerprint.h"
 #include "common/records.h"
 #include "group/store/mailbox.h"
+#include "report/history.h"
 #include "train/batches.h"
-#include "train/history.h"
 #include "train/lr_schedule.h"
 #include "train/model.h"
 #include "train/precision.h"
@@ -202,7 +202,7 @@ class ElasticRun {
   ElasticTraining training_;
   // For the report.
   Series series_;
-  History history_;
+  report::History history_;
   double seconds_ = 0;
   std::int64_t bytes_sent_ = 0;
 };

@@ -1,14 +1,7 @@
 #include "train/output.h"
 
-#include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "base/files/atomic_file.h"
-#include "base/files/input_file.h"
-#include "brigade/report/report.h"
-#include "brigade/report/trace_file.h"
 #include "common/json_file.h"
 #include "common/options/number_text.h"
 
@@ -16,10 +9,6 @@ namespace brigade::tool {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string plural(std::int64_t count, const std::string& what) {
-  return readable(static_cast<double>(count)) + " " + what + (count == 1 ? "" : "s");
-}
 
 const char* what_examples_are(const TrainData& data) {
   switch (data.kind) {
@@ -31,66 +20,16 @@ const char* what_examples_are(const TrainData& data) {
   return "";
 }
 
-// A line that metrics_line() wrote; none for any other.
-std::optional<StepPoint> read_point(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("step")) return std::nullopt;
-  StepPoint point{.step = json["step"],
-                  .seconds = json.value("seconds", 0.0),
-                  .step_ms = json.value("step_ms", 0.0),
-                  .loss = json["loss"].is_number() ? json["loss"].get<double>() : NAN,
-                  .bytes_sent = json.value("bytes_sent", std::int64_t{0}),
-                  .overlap = json.value("overlap", 0.0)};
-  if (json.contains("accuracy")) point.accuracy = json["accuracy"].get<double>();
-  return point;
-}
-
-// Empty where there is no such file.
-std::string text_of_file(const std::string& path) {
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return "";
-  try {
-    return base::InputFile(path).text();
-  } catch (const Error& error) {
-    throw Error(path + ": " + error.what());
-  }
-}
-
 }  // namespace
 
-TrainOutput::TrainOutput(const TrainOptions& options, const std::string& link,
-                         std::int64_t first_step)
-    : options_(options) {
-  series_.hook = options.hook;
-  series_.link = link;
-  if (options.out.empty()) return;
-  take_up(first_step);
-  tensorboard_ = std::make_unique<report::TensorBoardWriter>(options.out + "/tensorboard");
-}
-
-void TrainOutput::take_up(std::int64_t first_step) {
-  const std::string path = options_.out + "/metrics.jsonl";
-  std::string kept;
-  if (first_step > 0) {
-    std::istringstream lines(text_of_file(path));
-    for (std::string line; std::getline(lines, line);) {
-      const auto point = read_point(line);
-      if (!point || point->step > first_step) continue;
-      history_.add(*point);
-      kept += line + "\n";
-    }
-  }
-  if (!history_.empty()) {
-    bytes_before_ = history_.newest().bytes_sent;
-    seconds_before_ = history_.newest().seconds;
-  }
-  base::write_whole(path, kept);
-  metrics_ = std::make_unique<report::MetricsWriter>(path, /*append=*/true);
+std::string plural(std::int64_t count, const std::string& what) {
+  return readable(static_cast<double>(count)) + " " + what + (count == 1 ? "" : "s");
 }
 
 void TrainOutput::introduce(const TrainOutcome& outcome, const TrainData& data) {
   const std::string name = what_examples_are(data);
   terminal_.line(plural(outcome.workers, "worker") + " over " + outcome.backend +
-                 (series_.link.empty() ? "" : ", " + series_.link) + ": a " +
+                 (options_.link.empty() ? "" : ", " + options_.link) + ": a " +
                  options_.model.model + " of " + plural(outcome.parameters, "parameter") +
                  ", hook " + options_.hook + ", on " + data.name + " (" +
                  plural(outcome.train_examples, name) + " to train, " +
@@ -110,34 +49,22 @@ void TrainOutput::interrupted(std::int64_t step) {
 
 void TrainOutput::evaluated(const Evaluation& evaluation) {
   // As many as History keeps: every second goes when there are more.
-  if (evaluations_.size() >= History::kMost) {
+  if (evaluations_.size() >= report::History::kMost) {
     std::size_t index = 0;
     std::erase_if(evaluations_, [&](const Evaluation&) { return index++ % 2 == 1; });
   }
   evaluations_.push_back(evaluation);
 }
 
-void TrainOutput::step(StepPoint point, double lr,
+void TrainOutput::step(const StepPoint& point, double lr,
                        const std::optional<Evaluation>& evaluation) {
-  point.bytes_sent += bytes_before_;
-  point.seconds += seconds_before_;
   if (evaluation) {
-    point.accuracy = evaluation->accuracy;
     Evaluation timed = *evaluation;
     timed.seconds = point.seconds;
     timed.bytes_sent = point.bytes_sent;
     evaluated(timed);
   }
   history_.add(point);
-  if (metrics_) metrics_->add(series_, point);
-  if (tensorboard_) {
-    report::Scalars scalars{{"loss", point.loss}, {"lr", lr}, {"step_ms", point.step_ms}};
-    if (evaluation) {
-      scalars.emplace_back("test_loss", evaluation->loss);
-      scalars.emplace_back("accuracy", evaluation->accuracy);
-    }
-    tensorboard_->add(point.step, scalars);
-  }
   const std::string steps = std::to_string(options_.steps);
   std::string text = padded(std::to_string(point.step), -static_cast<int>(steps.size())) +
                      "/" + steps + "  loss " + decimals(point.loss, 4);
@@ -159,13 +86,12 @@ void TrainOutput::step(StepPoint point, double lr,
 }
 
 void TrainOutput::finish(Series series, const TrainOutcome& outcome) {
-  series.hook = series_.hook;
-  series.link = series_.link;
-  series.points = history_.points();
-  if (!evaluations_.empty()) series.test_accuracy = evaluations_.back().accuracy;
-  summarise(series);
+  if (series.points.empty()) {
+    series.points = history_.points();
+    summarise(series);
+  }
   print_summary(series, outcome);
-  write_files(series, outcome);
+  write_json(series, outcome);
 }
 
 void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcome) {
@@ -208,23 +134,7 @@ void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcom
   }
 }
 
-void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome) {
-  if (!options_.out.empty()) {
-    RunRecord record{.title = "brigade train", .command = options_.command};
-    record.setup = machine_setup();
-    record.setup.emplace_back("data", options_.data);
-    record.setup.emplace_back("model", options_.model.model + ", " +
-                                           plural(outcome.parameters, "parameter") + ", " +
-                                           options_.precision);
-    record.setup.emplace_back("optimizer", options_.optimizer + ", " + options_.schedule);
-    record.setup.emplace_back("workers", plural(outcome.workers, "worker") + " over " +
-                                             outcome.backend + ", " +
-                                             plural(options_.batch, "example") + " each");
-    record.series.push_back(series);
-    if (!outcome.errors.columns.empty()) record.tables.push_back(outcome.errors);
-    write_report(record, options_.out + "/report.html");
-    if (!series.spans.empty()) write_trace(record, options_.out + "/trace.json");
-  }
+void TrainOutput::write_json(const Series& series, const TrainOutcome& outcome) const {
   Json evaluations = Json::array();
   for (const Evaluation& one : evaluations_) {
     evaluations.push_back({{"step", one.step},
@@ -234,9 +144,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                            {"bytes_sent", one.bytes_sent}});
   }
   Json losses = Json::array();
-  for (const StepPoint& point : series.points) {
-    if (point.step > outcome.first_step) losses.push_back(point.loss);
-  }
+  for (const StepPoint& point : history_.points()) losses.push_back(point.loss);
   Json json = {{"data", options_.data},
                {"model", options_.model.model},
                {"parameters", outcome.parameters},
@@ -268,7 +176,7 @@ void TrainOutput::write_files(const Series& series, const TrainOutcome& outcome)
                {"fingerprints", series.fingerprints},
                {"replicas_identical", series.identical()}};
   if (!evaluations_.empty()) json["test_accuracy"] = evaluations_.back().accuracy;
-  write_json(options_.json, json);
+  tool::write_json(options_.json, json);
 }
 
 }  // namespace brigade::tool

@@ -1,5 +1,5 @@
-// What brigade train leaves behind: lines while it works, metrics, TensorBoard's events, a
-// report, a trace and JSON.
+// What brigade train says while it works and at its end, and its JSON. The files of --out
+// are written by a TrainingLog.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,12 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "brigade/report/metrics.h"
 #include "brigade/report/run_record.h"
-#include "brigade/report/tensorboard.h"
 #include "common/records.h"
 #include "common/terminal.h"
-#include "train/history.h"
+#include "report/history.h"
 #include "train/options.h"
 
 namespace brigade::tool {
@@ -33,41 +31,36 @@ struct TrainOutcome {
   std::int64_t train_examples = 0, test_examples = 0;
   std::int64_t first_step = 0;  // where it was taken up
   std::vector<std::int64_t> bucket_bytes;
-  report::Table errors = {};  // of the hook, by parameter; no columns: not measured
 };
+
+// "1,234 parameters", "1 worker".
+std::string plural(std::int64_t count, const std::string& what);
 
 // One object in rank 0; other ranks have none.
 class TrainOutput {
  public:
-  // After a checkpoint of step `first_step` was loaded: metrics of later steps go.
-  TrainOutput(const TrainOptions& options, const std::string& link,
-              std::int64_t first_step);
+  explicit TrainOutput(const TrainOptions& options) : options_(options) {}
 
   void introduce(const TrainOutcome& outcome, const TrainData& data);
   // After each step; `evaluation` where there was one.
-  void step(StepPoint point, double lr, const std::optional<Evaluation>& evaluation);
+  void step(const StepPoint& point, double lr, const std::optional<Evaluation>& evaluation);
   void evaluated(const Evaluation& evaluation);
   void saved(std::int64_t step) { saved_ = step; }
   // Saved because somebody wants an end.
   void interrupted(std::int64_t step);
-  // Says and writes all that is left to be said. `series` lacks its points.
+  // Says and writes all that is left to be said. `series` has no points where no log has
+  // kept them.
   void finish(Series series, const TrainOutcome& outcome);
 
  private:
-  void take_up(std::int64_t first_step);
   void print_summary(const Series& series, const TrainOutcome& outcome);
-  void write_files(const Series& series, const TrainOutcome& outcome);
+  void write_json(const Series& series, const TrainOutcome& outcome) const;
 
   const TrainOptions& options_;
   Terminal terminal_;
-  Series series_;  // its name and link
-  History history_;
+  report::History history_;  // of this run
   std::vector<Evaluation> evaluations_;
-  std::int64_t bytes_before_ = 0;
-  double seconds_before_ = 0;
   std::optional<std::int64_t> saved_;
-  std::unique_ptr<report::MetricsWriter> metrics_;
-  std::unique_ptr<report::TensorBoardWriter> tensorboard_;
 };
 
 }  // namespace brigade::tool

@@ -16,7 +16,7 @@
 #include "brigade/optim/optimizer.h"
 #include "brigade/report/layer_error.h"
 #include "brigade/report/live.h"
-#include "brigade/report/timeline.h"
+#include "brigade/report/training_log.h"
 #include "brigade/sampler.h"
 #include "checkpoint/folder_lock.h"
 #include "common/fingerprint.h"
@@ -83,24 +83,33 @@ class Training {
       diloco_.emplace(*model_, *optimizer_, worker.group, diloco_options());
     }
     lr_ = options.lr.value_or(own_lr(*optimizer_));
-    if (!options.out.empty()) timeline_.emplace(worker.group, ddp_->core());
     if (samples_errors()) errors_.emplace(worker.group, ddp_->core());
     if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
     // From here on every rank draws its own numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
-    if (options.checkpoint.empty()) return;
-    // Not only with the first save: what is trained until then would be lost.
-    if (worker.group.rank() == 0) checkpoint::claim_folder(options.checkpoint);
-    parts_ = {run_part(options, data),
-              model_part(*model_),
-              optimizer_part(*optimizer_, *model_),
-              hook_part(ddp_->core()),
-              bucket_part(ddp_->core()),
-              sampler_part(sampler_),
-              random_part()};
-    if (options.resume)
-      step_ = load_checkpoint(options.checkpoint, worker.group, parts_).value_or(0);
-    first_step_ = step_;
+    if (!options.checkpoint.empty()) take_up(data);
+  }
+
+  // For --out.
+  void open_log() {
+    log_.emplace(ddp_->core(), report::TrainingLogOptions{.folder = options_.out,
+                                                          .title = "brigade train",
+                                                          .hook = options_.hook,
+                                                          .resumed_from = first_step_,
+                                                          .last_step = options_.steps});
+    RunRecord& record = log_->record();
+    record.command = options_.command;
+    record.series[0].link = options_.link;
+    const TrainOutcome now = outcome();
+    record.setup = machine_setup();
+    record.setup.emplace_back("data", options_.data);
+    record.setup.emplace_back("model", options_.model.model + ", " +
+                                           plural(now.parameters, "parameter") + ", " +
+                                           options_.precision);
+    record.setup.emplace_back("optimizer", options_.optimizer + ", " + options_.schedule);
+    record.setup.emplace_back("workers", plural(now.workers, "worker") + " over " +
+                                             now.backend + ", " +
+                                             plural(options_.batch, "example") + " each");
   }
 
   TrainOutcome outcome() const {
@@ -117,6 +126,7 @@ class Training {
   void run(TrainOutput* output) {
     if (step_ >= options_.steps) {  // nothing left to do
       const Evaluation evaluation = evaluate();
+      if (log_) log_->record().series[0].test_accuracy = evaluation.accuracy;
       if (output) output->evaluated(evaluation);
     }
     while (step_ < options_.steps) {
@@ -130,6 +140,8 @@ class Training {
       std::optional<Evaluation> evaluation;
       if (last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
         evaluation = evaluate();
+      if (evaluation) point.accuracy = evaluation->accuracy;
+      if (log_) point = log_->step(point, scalars(lr, evaluation));
       const bool interrupted = is_interrupted();
       if (!options_.checkpoint.empty() &&
           (last || interrupted ||
@@ -144,22 +156,50 @@ class Training {
     }
   }
 
-  // Collective.
-  Series summary(TrainOutcome& outcome) {
+  // Collective. Writes the files of --out.
+  Series finish(TrainOutcome& outcome) {
     const HookStats stats = traffic();
     const DdpLoggingData ddp = ddp_->logging_data();
     outcome.bucket_bytes = ddp.bucket_bytes;
-    if (errors_) outcome.errors = errors_->table();
-    Series series{.takes_mean = tolerance_of(options_.hook) >= 0,
-                  .overlap = stats.total.overlap()};
+    Series unlogged;
+    Series& series = log_ ? log_->record().series[0] : unlogged;
+    series.hook = options_.hook;
+    series.link = options_.link;
+    series.takes_mean = tolerance_of(options_.hook) >= 0;
+    series.overlap = stats.total.overlap();
     series.gradient_bytes = static_cast<double>(ddp.parameter_bytes);
     series.fingerprints =
         worker_.group.gather_texts("the replicas", fingerprint(model_->parameters()));
-    if (timeline_) series.spans = timeline_->gather();
+    if (errors_) {
+      report::Table table = errors_->table();
+      if (!table.columns.empty()) log_->record().tables.push_back(std::move(table));
+    }
+    if (log_) log_->finish();
     return series;
   }
 
  private:
+  void take_up(const TrainData& data) {
+    // Not only with the first save: what is trained until then would be lost.
+    if (worker_.group.rank() == 0) checkpoint::claim_folder(options_.checkpoint);
+    parts_ = {run_part(options_, data),
+              model_part(*model_),
+              optimizer_part(*optimizer_, *model_),
+              hook_part(ddp_->core()),
+              bucket_part(ddp_->core()),
+              sampler_part(sampler_),
+              random_part()};
+    if (options_.resume)
+      step_ = load_checkpoint(options_.checkpoint, worker_.group, parts_).value_or(0);
+    first_step_ = step_;
+  }
+
+  static report::Scalars scalars(double lr, const std::optional<Evaluation>& evaluation) {
+    report::Scalars scalars{{"lr", lr}};
+    if (evaluation) scalars.emplace_back("test_loss", evaluation->loss);
+    return scalars;
+  }
+
   std::shared_ptr<Model> seeded_model(const TrainData& data) const {
     torch::manual_seed(options_.seed);
     auto model = make_model(options_.model, data, &worker_.group);
@@ -217,20 +257,22 @@ class Training {
   }
 
   StepPoint train_step(double lr) {
-    if (timeline_) timeline_->begin_step(options_.steps - step_);
     const Batch batch =
         next_batch(batches_, sampler_, static_cast<std::size_t>(options_.batch));
     if (samples_errors_now()) errors_->begin();
+    if (log_) log_->begin_step();
     const auto begin = Clock::now();
     optimizer_->set_lr(lr);
     const at::Tensor loss = torch::nn::functional::cross_entropy(
         ddp_->forward(batch.input).to(at::kFloat), batch.target);
-    const auto forward = Clock::now();
+    if (log_) log_->end_of(Span::Kind::forward);
     ddp_->zero_grad();
     loss.backward();
+    if (log_) log_->end_of(Span::Kind::backward);
     const auto backward = Clock::now();
     if (errors_) errors_->finish(step_ + 1);
     const auto sampling = Clock::now() - backward;  // is no part of the training
+    if (log_) log_->leave_out();
     if (diloco_) {
       diloco_->step();
     } else if (!options_.optimizer_in_backward) {
@@ -240,11 +282,7 @@ class Training {
     const double value = loss.item<double>();
     const auto end = Clock::now() - sampling;
     report::show_loss(value);
-    if (timeline_) {
-      timeline_->note(Span::Kind::forward, begin, forward);
-      timeline_->note(Span::Kind::backward, forward, backward);
-      timeline_->note(Span::Kind::optimizer, backward, end);
-    }
+    if (log_) log_->end_of(Span::Kind::optimizer);
     ++step_;
     if (!std::isfinite(value)) {
       throw Error("step " + std::to_string(step_) + ": the loss is " +
@@ -307,7 +345,7 @@ class Training {
   LrSchedule schedule_;
   DistributedSampler sampler_;
   std::vector<CheckpointPart> parts_;
-  std::optional<report::Timeline> timeline_;  // for --out
+  std::optional<report::TrainingLog> log_;    // for --out
   std::optional<report::LayerError> errors_;  // for --out
   double lr_ = 0;
   std::int64_t step_ = 0;
@@ -317,14 +355,15 @@ class Training {
 
 void run(Training& training, const Worker& worker, const TrainOptions& options,
          const TrainData& data) {
+  if (!options.out.empty()) training.open_log();
   TrainOutcome outcome = training.outcome();
   std::optional<TrainOutput> output;
   if (worker.group.rank() == 0) {
-    output.emplace(options, options.link, outcome.first_step);
+    output.emplace(options);
     output->introduce(outcome, data);
   }
   training.run(output ? &*output : nullptr);
-  Series series = training.summary(outcome);
+  Series series = training.finish(outcome);
   const bool broken = series.takes_mean && !series.identical();
   if (output) output->finish(std::move(series), outcome);
   if (broken) throw Error("the workers' replicas differ");

@@ -1,10 +1,10 @@
-#include "train/history.h"
+#include "report/history.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-namespace brigade::tool {
+namespace brigade::report {
 namespace {
 
 std::vector<StepPoint> after(std::int64_t steps, std::int64_t evaluate_every,
@@ -50,4 +50,4 @@ TEST(History, IsBoundedEvenIfEveryStepIsMeasured) {
 }
 
 }  // namespace
-}  // namespace brigade::tool
+}  // namespace brigade::report

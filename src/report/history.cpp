@@ -1,8 +1,8 @@
-#include "train/history.h"
+#include "report/history.h"
 
 #include <algorithm>
 
-namespace brigade::tool {
+namespace brigade::report {
 
 bool History::keeps(const StepPoint& point) const {
   return (point.step - first_step_) % every_ == 0 || (keeps_measured_ && point.accuracy);
@@ -29,4 +29,4 @@ std::vector<StepPoint> History::points() const {
   return all;
 }
 
-}  // namespace brigade::tool
+}  // namespace brigade::report

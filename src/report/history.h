@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/records.h"
+#include "brigade/report/run_record.h"
 
-namespace brigade::tool {
+namespace brigade::report {
 
 // Keeps every step of a short run. Of a long one it keeps every second, fourth, eighth ...
 // step, counted from the first, the newest, and those with an accuracy as long as these are
@@ -35,4 +35,4 @@ class History {
   bool keeps_measured_ = true;
 };
 
-}  // namespace brigade::tool
+}  // namespace brigade::report
