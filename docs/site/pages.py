@@ -44,7 +44,7 @@ def headers(root):
 
 
 def page_of_header(path):
-    """include/brigade/hooks/registry.h and hooks/registry.h have the page api/hooks/registry.md."""
+    """include/brigade/hooks.h and hooks/registry.h have the page api/hooks/registry.md."""
     return "api/" + path.removeprefix("include/brigade/").removesuffix(".h") + ".md"
 
 

@@ -18,20 +18,62 @@
 //     if ((step + 1) % 100 == 0) brigade::save_checkpoint("run", step + 1, group, parts);
 //   }
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "brigade/ddp_core.h"
-#include "brigade/export.h"
+#include "brigade/error.h"
 #include "brigade/named_state.h"
 #include "brigade/process_group.h"
-#include "brigade/safetensors.h"
 
 namespace brigade {
+
+// ---- safetensors ------------------------------------------------------------------------
+//
+// Tensors in files: the safetensors format, as Python's `safetensors` reads and writes it,
+// with checksums. Nothing in such a file is ever executed.
+
+// A file or its content cannot be used. The text has the path, and says whether the file is
+// missing, not of this format, truncated or corrupt, does not fit, or what the system
+// refused. It is valid UTF-8, whatever bytes of the file it quotes.
+class BRIGADE_API CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const std::string& what);
+};
+
+struct SafetensorsFile {
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> metadata = {};
+};
+
+enum class Checksums : std::uint8_t {
+  if_present,  // also files that other programs wrote
+  required,    // only files that save_safetensors wrote
+};
+
+// Writes PATH.partial, flushes it to the disk and renames it to PATH. At any moment, also
+// after a crash, PATH is the whole old file or the whole new one. Two writers must not
+// write the same path at once.
+//
+// Tensors may have any device and layout in memory, and every dtype of the format except
+// packed 4-bit floats. They are stored dense in row-major order. Throws ConfigError for a
+// tensor, a name or metadata that the format cannot hold ("brigade.checksum" and
+// "brigade.format" are reserved), and CheckpointError if the system refuses; PATH is then
+// as it was.
+BRIGADE_API void save_safetensors(const std::string& path, const SafetensorsFile& content);
+
+// The whole file, on the CPU. Checks everything first: lengths, bounds, overlaps, holes,
+// names, and checksums where the file has them. A file of save_safetensors in which any one
+// byte was changed is refused in either mode. Throws CheckpointError.
+BRIGADE_API SafetensorsFile load_safetensors(const std::string& path,
+                                             Checksums checksums = Checksums::if_present);
 
 class DataLoaderBase;
 class DistributedSampler;
@@ -107,14 +149,14 @@ BRIGADE_API CheckpointPart bucket_part(DdpCore& core);
 // training loop: use brigade's DataLoader, or draw the indices with next().
 BRIGADE_API CheckpointPart sampler_part(DistributedSampler& sampler,
                                         std::string name = "sampler");
-// The same of a DataLoader (brigade/data_loader.h), whose place is the training loop's: it
+// The same of a DataLoader (brigade/data.h), whose place is the training loop's: it
 // goes there itself. A part of sampler_part() can be loaded too, and the other way round.
 BRIGADE_API CheckpointPart data_loader_part(DataLoaderBase& loader,
                                             std::string name = "sampler");
 // torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
 // another number of ranks they stay as they are.
 BRIGADE_API CheckpointPart random_part(std::string name = "random");
-// Scale, factors and the count of steps without overflow (brigade/optim/grad_scaler.h);
+// Scale, factors and the count of steps without overflow (brigade/optimizer_in_backward.h);
 // equal on all ranks.
 BRIGADE_API CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
 // The program's own tensors and values, equal on all ranks or each rank its own; loading

@@ -4,6 +4,7 @@
 // normally use brigade/distributed_data_parallel.h.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <chrono>
 #include <cstdint>
@@ -16,11 +17,39 @@
 #include <vector>
 
 #include "brigade/error.h"
-#include "brigade/export.h"
 #include "brigade/hook.h"
-#include "brigade/mixed_precision.h"
 #include "brigade/process_group.h"
-#include "brigade/trace.h"
+
+namespace brigade {
+
+// ---- mixed precision --------------------------------------------------------------------
+//
+// Mixed precision: the dtypes that a model computes and communicates in.
+
+// Forward and backward passes compute in a smaller dtype; parameters, gradients and the
+// optimizer stay in the model's own. Each field: fp16, bf16, fp32 or fp64; not set: as the
+// model has it. At least one is set. Only floating-point tensors are cast.
+//
+// From forward() to the end of backward() the model's parameters *are* the copies in
+// param_dtype; each gets its own data back when its bucket is full, all others (those that
+// need no gradient, buffers) when backward() ends. A parameter that was changed meanwhile
+// is an error; what forward() wrote into buffers is kept. Without gradients (NoGradGuard)
+// they are put back when forward() returns, and so they are when it throws. One backward
+// pass for each forward pass: a graph that was retained finds the full-precision data.
+struct BRIGADE_API MixedPrecision {
+  // Parameters, and the floating-point tensors among forward()'s arguments.
+  std::optional<at::ScalarType> param_dtype = {};
+  // What a bucket is cast to for the hook, and so what travels; the result is cast back.
+  // Not set: param_dtype. Gradients of sparse embeddings travel as they are.
+  std::optional<at::ScalarType> reduce_dtype = {};
+  // Buffers, from forward() to the end of backward().
+  std::optional<at::ScalarType> buffer_dtype = {};
+
+  // "param bf16, reduce bf16"
+  std::string describe() const;
+};
+
+}  // namespace brigade
 
 namespace torch::nn {
 class Module;
@@ -38,7 +67,7 @@ struct DdpOptions {
   // Before each forward pass that trains, rank 0's buffers (the running statistics of
   // BatchNorm, for instance) replace those of the other ranks. Each rank then updates its
   // own, so that after a training step they differ until the next one: call sync_buffers()
-  // before an evaluation, or use SyncBatchNorm (brigade/sync_batch_norm.h).
+  // before an evaluation, or use SyncBatchNorm (brigade/distributed_data_parallel.h).
   bool broadcast_buffers = true;
   // Rank 0's parameters and buffers replace those of the other ranks at construction.
   // False: the caller has made them equal.
@@ -141,7 +170,7 @@ struct DdpLoggingData {
 };
 
 // Optimizers that step in the backward pass; apply_optimizer_in_backward
-// (brigade/optim/in_backward.h) makes one.
+// (brigade/optimizer_in_backward.h) makes one.
 class BRIGADE_API InBackward {
  public:
   virtual ~InBackward() = default;
@@ -243,7 +272,7 @@ class BRIGADE_API DdpCore {
   HookStats hook_stats() const;
   // While on, what the hook does is noted, until it is taken: some events for each bucket
   // and step, so take them now and then. Off at first; nothing without a hook. Times
-  // are the host's; with NCCL the device's own (brigade/trace.h).
+  // are the host's; with NCCL the device's own (brigade/hook.h).
   void record_trace(bool on);
   // What was noted since the last call, and forgets it; in no order. Between iterations.
   std::vector<TraceEvent> take_trace();

@@ -30,7 +30,7 @@
 
 #include "brigade/checkpoint.h"
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/export.h"
+#include "brigade/error.h"
 #include "brigade/process_group.h"
 
 namespace torch::optim {

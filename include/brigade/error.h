@@ -6,7 +6,13 @@
 #include <stdexcept>
 #include <string>
 
-#include "brigade/export.h"
+#if __cplusplus < 202002L
+#error "Brigade needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
+#endif
+
+// What libbrigade.so shows to programs that use it. Everything else in it is hidden: each
+// class of a public header, and each function that is not defined there, carries the mark.
+#define BRIGADE_API [[gnu::visibility("default")]]
 
 namespace brigade {
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "brigade/error.h"
-#include "brigade/export.h"
 
 namespace brigade {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/export.h"
+#include "brigade/error.h"
 
 namespace at {
 class Tensor;

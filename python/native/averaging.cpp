@@ -2,9 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "brigade/local_sgd/diloco.h"
-#include "brigade/local_sgd/model_averager.h"
-#include "brigade/local_sgd/post_local_sgd.h"
+#include "brigade/local_sgd.h"
 #include "local_sgd/local_sgd_core.h"
 #include "reduction.h"
 

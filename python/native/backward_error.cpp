@@ -7,7 +7,7 @@
 
 #include "base/failure.h"
 #include "base/valid_utf8.h"
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 
 namespace brigade::python {
 namespace {

@@ -8,8 +8,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "bindings.h"
-#include "brigade/hooks/power_sgd.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "engine/agreement/replicas.h"
 #include "python_hook.h"
 #include "reduction.h"

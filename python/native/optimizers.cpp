@@ -2,8 +2,8 @@
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/optimizer.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
 #include "optim/step_hook.h"
 
 namespace brigade::python {

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "brigade/error.h"
-#include "brigade/hooks/register_hook.h"
+#include "brigade/hooks.h"
 
 namespace brigade::python {
 namespace {

@@ -1,5 +1,5 @@
 // ZeRO: an optimizer with its state spread over the ranks, and the hooks that step it.
-#include "brigade/zero/zero.h"
+#include "brigade/zero.h"
 
 #include <ATen/ATen.h>
 

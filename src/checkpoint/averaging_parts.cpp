@@ -1,9 +1,7 @@
 #include <charconv>
 
 #include "brigade/checkpoint.h"
-#include "brigade/local_sgd/diloco.h"
-#include "brigade/local_sgd/local_sgd.h"
-#include "brigade/local_sgd/model_averager.h"
+#include "brigade/local_sgd.h"
 
 namespace brigade {
 namespace {

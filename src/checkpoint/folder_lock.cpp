@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "base/files/read_whole.h"
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 
 namespace brigade::checkpoint {
 namespace {

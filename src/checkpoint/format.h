@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 
 namespace brigade::checkpoint {
 

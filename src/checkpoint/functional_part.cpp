@@ -1,6 +1,6 @@
 // What brigade's own optimizers keep is by parameter name already.
 #include "brigade/checkpoint.h"
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 #include "checkpoint/named.h"
 
 namespace brigade {

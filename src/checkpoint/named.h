@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 
 namespace brigade {
 

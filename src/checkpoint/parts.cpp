@@ -8,8 +8,7 @@
 #include <charconv>
 
 #include "brigade/checkpoint.h"
-#include "brigade/data_loader.h"
-#include "brigade/sampler.h"
+#include "brigade/data.h"
 #include "checkpoint/named.h"
 
 namespace brigade {

@@ -1,5 +1,3 @@
-#include "brigade/safetensors.h"
-
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include "base/exception_text.h"
 #include "base/files/input_file.h"
 #include "base/hash.h"
+#include "brigade/checkpoint.h"
 #include "checkpoint/format.h"
 
 namespace brigade {

@@ -1,7 +1,7 @@
 #include <charconv>
 
 #include "brigade/checkpoint.h"
-#include "brigade/optim/grad_scaler.h"
+#include "brigade/optimizer_in_backward.h"
 
 namespace brigade {
 namespace {

@@ -1,5 +1,5 @@
 #include "brigade/checkpoint.h"
-#include "brigade/zero/zero.h"
+#include "brigade/zero.h"
 
 namespace brigade {
 

@@ -1,11 +1,10 @@
-#include "brigade/data_loader.h"
-
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "base/hash.h"
+#include "brigade/data.h"
 #include "brigade/error.h"
 
 namespace brigade {

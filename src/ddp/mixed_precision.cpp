@@ -1,8 +1,7 @@
-#include "brigade/mixed_precision.h"
-
 #include <ATen/ATen.h>
 
-#include "brigade/hook_wrapper.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/ddp_core.h"
 #include "ddp/low_precision.h"
 
 namespace brigade {

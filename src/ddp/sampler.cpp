@@ -1,11 +1,10 @@
-#include "brigade/sampler.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randperm.h>
 #include <torch/serialize/archive.h>
 
 #include <numeric>
 
+#include "brigade/data.h"
 #include "brigade/error.h"
 #include "brigade/process_group.h"
 

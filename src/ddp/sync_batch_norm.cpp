@@ -1,8 +1,6 @@
 // Vocabulary. A rank's *moments* are its number of values, their mean, and the sum of their
 // squared distances from it. Those of all ranks together follow from them without loss
 // (Chan).
-#include "brigade/sync_batch_norm.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,6 +10,7 @@
 
 #include <algorithm>
 
+#include "brigade/distributed_data_parallel.h"
 #include "brigade/error.h"
 
 namespace brigade {

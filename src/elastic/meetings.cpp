@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "brigade/error.h"
-#include "brigade/local_sgd/model_averager.h"
+#include "brigade/local_sgd.h"
 
 namespace brigade::elastic {
 namespace {

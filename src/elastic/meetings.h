@@ -1,7 +1,7 @@
 // Ranks that train apart and meet every so many steps, while members come and go: local
 // SGD, and DiLoCo with an outer optimizer.
 //
-// Vocabulary, as in brigade/local_sgd/diloco.h. The *global* parameters g and the velocity
+// Vocabulary, as in brigade/local_sgd.h. The *global* parameters g and the velocity
 // v are equal on all ranks; a rank's own, θ, move away from them. A meeting before a step
 // is a mean of all θ and an outer step; afterwards θ = g. It is done on all members or,
 // when one dies meanwhile, on some: these count as ahead of the others.

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "brigade/compose_hooks.h"
 #include "brigade/error.h"
-#include "brigade/revertible_hook.h"
 #include "checkpoint/buckets.h"
 
 namespace brigade::elastic {

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "brigade/hook.h"
-#include "brigade/trace.h"
 #include "engine/pipeline.h"
 #include "engine/step_stats.h"
 #include "engine/trace.h"

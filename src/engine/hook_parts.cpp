@@ -1,9 +1,8 @@
-#include "brigade/hook_parts.h"
-
 #include <ATen/ATen.h>
 
 #include <utility>
 
+#include "brigade/compose_hooks.h"
 #include "engine/comm/lane.h"
 
 namespace brigade {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
-#include "brigade/hook_parts.h"
 
 namespace brigade {
 namespace {

@@ -1,10 +1,8 @@
-#include "brigade/hook_wrapper.h"
-
 #include <ATen/ATen.h>
 
 #include <bit>
 
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
 
 namespace brigade {
 

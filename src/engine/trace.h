@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "brigade/trace.h"
+#include "brigade/hook.h"
 
 namespace brigade::engine {
 

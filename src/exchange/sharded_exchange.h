@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/buffer_pool.h"
+#include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
-#include "brigade/semaphore.h"
 #include "exchange/in_place_exchange.h"
 #include "exchange/shard_layout.h"
 #include "exchange/sharded_parameter.h"

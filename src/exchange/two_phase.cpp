@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "brigade/group_scope.h"
+#include "brigade/compose_hooks.h"
 
 namespace brigade {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "base/buffer_pool.h"
+#include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
-#include "brigade/semaphore.h"
 #include "codec/codec.h"
 #include "exchange/chunks.h"
 #include "exchange/host_parts.h"

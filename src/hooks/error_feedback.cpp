@@ -1,6 +1,6 @@
 #include <c10/util/StringUtil.h>
 
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
 #include "codec/codecs.h"
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"

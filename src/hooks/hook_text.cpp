@@ -3,7 +3,7 @@
 #include <array>
 
 #include "brigade/error.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
 #include "hooks/error_memory.h"
 #include "hooks/float_values.h"
 #include "hooks/ratio.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "brigade/error.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "brigade/hooks/register_hook.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 

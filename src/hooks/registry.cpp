@@ -1,13 +1,10 @@
-#include "brigade/hooks/registry.h"
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <variant>
 
 #include "base/option_spec.h"
-#include "brigade/hooks/power_sgd.h"
-#include "brigade/hooks/rules.h"
+#include "brigade/hooks.h"
 #include "hooks/auto/auto_hook.h"
 #include "hooks/dense.h"
 #include "hooks/hook_text.h"

@@ -1,11 +1,10 @@
-#include "brigade/local_sgd/diloco.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include "base/hash.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
+#include "brigade/local_sgd.h"
 #include "local_sgd/diloco_state.h"
 #include "local_sgd/hook_averaging.h"
 

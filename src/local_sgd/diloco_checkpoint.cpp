@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "brigade/local_sgd/diloco.h"
+#include "brigade/local_sgd.h"
 #include "local_sgd/diloco_state.h"
 
 namespace brigade::optim {

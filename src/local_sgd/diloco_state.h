@@ -2,7 +2,7 @@
 #pragma once
 #include <deque>
 
-#include "brigade/local_sgd/diloco.h"
+#include "brigade/local_sgd.h"
 #include "local_sgd/hook_averaging.h"
 #include "local_sgd/outer_parameter.h"
 

@@ -1,4 +1,4 @@
-#include "brigade/local_sgd/local_sgd.h"
+#include "brigade/local_sgd.h"
 
 #include "local_sgd/local_sgd_core.h"
 

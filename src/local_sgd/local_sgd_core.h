@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "brigade/local_sgd/local_sgd.h"
+#include "brigade/local_sgd.h"
 
 namespace brigade::optim {
 

@@ -1,7 +1,7 @@
-#include "brigade/local_sgd/model_averager.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+
+#include "brigade/local_sgd.h"
 
 namespace brigade {
 namespace {

@@ -1,11 +1,10 @@
-#include "brigade/local_sgd/post_local_sgd.h"
-
 #include <ATen/ATen.h>
 
 #include <atomic>
 #include <charconv>
 
-#include "brigade/group_scope.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/local_sgd.h"
 #include "hooks/dense.h"
 
 namespace brigade {

@@ -1,9 +1,8 @@
-#include "brigade/local_sgd/post_local_sgd_optimizer.h"
-
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
 #include "brigade/ddp_core.h"
+#include "brigade/local_sgd.h"
 
 namespace brigade::optim {
 namespace {

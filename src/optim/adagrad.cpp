@@ -1,5 +1,4 @@
-#include "brigade/optim/adagrad.h"
-
+#include "brigade/optim.h"
 #include "optim/arithmetic.h"
 
 namespace brigade::optim {

@@ -1,5 +1,4 @@
-#include "brigade/optim/adam.h"
-
+#include "brigade/optim.h"
 #include "optim/adam_step.h"
 #include "optim/gpu_steps.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 #include "optim/arithmetic.h"
 
 namespace brigade::optim {

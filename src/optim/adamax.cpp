@@ -1,5 +1,4 @@
-#include "brigade/optim/adamax.h"
-
+#include "brigade/optim.h"
 #include "optim/adam_step.h"
 
 namespace brigade::optim {

@@ -1,11 +1,10 @@
-#include "brigade/optim/clip_grad_norm.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
 #include "brigade/error.h"
+#include "brigade/optimizer_in_backward.h"
 #include "optim/norm.h"
 
 namespace brigade::optim {

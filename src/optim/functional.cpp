@@ -1,8 +1,8 @@
-#include "brigade/optim/functional.h"
-
 #include <ATen/ATen.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
+
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 

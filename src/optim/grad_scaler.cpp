@@ -1,10 +1,10 @@
-#include "brigade/optim/grad_scaler.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
+
+#include "brigade/optimizer_in_backward.h"
 
 namespace brigade {
 namespace {

@@ -1,6 +1,5 @@
-#include "brigade/optim/in_backward.h"
-
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
+#include "brigade/optimizer_in_backward.h"
 #include "optim/step_hook.h"
 
 namespace brigade::optim {

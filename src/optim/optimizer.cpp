@@ -1,11 +1,10 @@
-#include "brigade/optim/optimizer.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <charconv>
 
 #include "base/huge_pages.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 namespace {

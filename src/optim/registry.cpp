@@ -1,14 +1,7 @@
 #include <array>
 
 #include "base/option_spec.h"
-#include "brigade/optim/adadelta.h"
-#include "brigade/optim/adagrad.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/adamax.h"
-#include "brigade/optim/adamw.h"
-#include "brigade/optim/rmsprop.h"
-#include "brigade/optim/rprop.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 namespace {

@@ -1,5 +1,4 @@
-#include "brigade/optim/rmsprop.h"
-
+#include "brigade/optim.h"
 #include "optim/arithmetic.h"
 
 namespace brigade::optim {

@@ -1,5 +1,4 @@
-#include "brigade/optim/rprop.h"
-
+#include "brigade/optim.h"
 #include "optim/arithmetic.h"
 
 namespace brigade::optim {

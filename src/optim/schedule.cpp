@@ -1,5 +1,3 @@
-#include "brigade/optim/schedule.h"
-
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "brigade/error.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 namespace {

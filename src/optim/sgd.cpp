@@ -1,5 +1,4 @@
-#include "brigade/optim/sgd.h"
-
+#include "brigade/optim.h"
 #include "optim/arithmetic.h"
 #include "optim/gpu_steps.h"
 

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "brigade/hook_wrapper.h"
-#include "brigade/optim/in_backward.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/optimizer_in_backward.h"
 
 namespace brigade::optim {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 

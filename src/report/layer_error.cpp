@@ -1,11 +1,10 @@
-#include "brigade/report/layer_error.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <limits>
 
 #include "base/number_text.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

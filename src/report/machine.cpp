@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/processor.h"
-#include "brigade/report/run_record.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

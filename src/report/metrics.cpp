@@ -1,8 +1,7 @@
-#include "brigade/report/metrics.h"
-
 #include <nlohmann/json.hpp>
 
 #include "base/files/atomic_file.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 

@@ -1,4 +1,4 @@
-#include "brigade/report/report.h"
+#include "brigade/report.h"
 
 #include <cmath>
 #include <set>

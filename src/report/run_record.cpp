@@ -1,6 +1,6 @@
-#include "brigade/report/run_record.h"
-
 #include <algorithm>
+
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
-#include "brigade/report/run_record.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 

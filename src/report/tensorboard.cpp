@@ -1,5 +1,3 @@
-#include "brigade/report/tensorboard.h"
-
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +7,7 @@
 #include <filesystem>
 
 #include "base/files/atomic_file.h"
+#include "brigade/report.h"
 #include "report/tensorboard_records.h"
 
 namespace brigade::report {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "brigade/report/tensorboard.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 

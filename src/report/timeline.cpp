@@ -1,4 +1,4 @@
-#include "brigade/report/timeline.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

@@ -1,10 +1,9 @@
-#include "brigade/report/trace_file.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/files/atomic_file.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

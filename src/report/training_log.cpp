@@ -1,5 +1,3 @@
-#include "brigade/report/training_log.h"
-
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -9,10 +7,7 @@
 #include "base/files/atomic_file.h"
 #include "base/files/input_file.h"
 #include "brigade/error.h"
-#include "brigade/report/metrics.h"
-#include "brigade/report/report.h"
-#include "brigade/report/timeline.h"
-#include "brigade/report/trace_file.h"
+#include "brigade/report.h"
 #include "report/history.h"
 
 namespace brigade::report {

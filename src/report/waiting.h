@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "brigade/report/run_record.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/zero/zero.h"
+#include "brigade/zero.h"
 
 namespace brigade::optim {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "brigade/hook.h"
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/zero.h"
 
 namespace brigade::optim {
 

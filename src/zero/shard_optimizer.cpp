@@ -1,8 +1,8 @@
 // The optimizers that step one rank's share: brigade's and torch's.
 #include <ATen/ATen.h>
 
-#include "brigade/optim/functional.h"
-#include "brigade/zero/zero.h"
+#include "brigade/optim.h"
+#include "brigade/zero.h"
 #include "optim/torch_state.h"
 
 namespace brigade::optim {

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 #include "exchange/sharded_parameter.h"
 
 namespace brigade::optim {

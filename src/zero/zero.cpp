@@ -1,4 +1,4 @@
-#include "brigade/zero/zero.h"
+#include "brigade/zero.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

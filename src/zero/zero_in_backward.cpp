@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/zero.h"
 #include "exchange/sharded_exchange.h"
 #include "optim/step_hook.h"
 #include "zero/group_checks.h"

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 #include "brigade/process_group.h"
 
 namespace brigade::optim {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <numeric>
 
-#include "brigade/semaphore.h"
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/zero.h"
 #include "exchange/flat_buffer.h"
 #include "optim/step_hook.h"
 #include "zero/hook_factories.h"

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 
 namespace brigade::testing {
 namespace {

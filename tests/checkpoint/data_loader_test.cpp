@@ -1,12 +1,11 @@
 // Batches come in the sampler's order, made ahead, and a run taken up gets the rest.
-#include "brigade/data_loader.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "brigade/checkpoint.h"
+#include "brigade/data.h"
 #include "brigade/error.h"
 #include "support/command.h"
 #include "support/ranks.h"

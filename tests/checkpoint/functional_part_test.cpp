@@ -2,9 +2,8 @@
 // pass, saved and taken up again.
 #include <gtest/gtest.h>
 
-#include "brigade/optim/adam.h"
-#include "brigade/optim/in_backward.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "small_run.h"
 #include "support/command.h"
 #include "support/ranks.h"

@@ -1,7 +1,5 @@
 // The file format: what is written comes back, here and in Python; what is not whole is
 // refused; a kill, or a full disk, leaves the last good file.
-#include "brigade/safetensors.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "brigade/checkpoint.h"
 #include "support/command.h"
 #include "support/ranks.h"
 

@@ -1,9 +1,8 @@
 // Schedules of the library keep nothing: the step that a checkpoint has is all that a run
 // needs to go on with the right rates.
-#include "brigade/optim/schedule.h"
-
 #include <gtest/gtest.h>
 
+#include "brigade/optim.h"
 #include "small_run.h"
 #include "support/command.h"
 #include "support/ranks.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "brigade/checkpoint.h"
+#include "brigade/data.h"
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/sampler.h"
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/hooks.h"
+#include "brigade/zero.h"
 
 namespace brigade::testing {
 

@@ -2,9 +2,9 @@
 #include <fstream>
 
 #include "brigade/checkpoint.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/in_backward.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "ddp/mixed_precision_nets.h"
 #include "support/command.h"
 

@@ -1,5 +1,5 @@
 // What a pass with mixed precision computes in, and what it leaves behind.
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "ddp/mixed_precision_nets.h"
 
 namespace brigade::testing {

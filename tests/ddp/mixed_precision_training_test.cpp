@@ -1,8 +1,8 @@
 // Training on the handwritten digits in half the precision, against fp32.
 #include <iomanip>
 
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/grad_scaler.h"
+#include "brigade/hooks.h"
+#include "brigade/optimizer_in_backward.h"
 #include "ddp/mixed_precision_nets.h"
 #include "support/command.h"
 #include "support/digits.h"

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "brigade/sampler.h"
+#include "brigade/data.h"
 #include "ddp/models.h"
 
 namespace brigade::testing {

@@ -1,7 +1,6 @@
 // Batch normalization over all ranks, and evaluation with what each rank keeps.
-#include "brigade/sync_batch_norm.h"
-
-#include "brigade/hooks/registry.h"
+#include "brigade/distributed_data_parallel.h"
+#include "brigade/hooks.h"
 #include "ddp/models.h"
 
 namespace brigade::testing {

@@ -111,7 +111,7 @@ for (auto& batch : loader) {
 void grad_scaler_page(Net net, const brigade::ProcessGroup& group, std::vector<PageBatch> loader) {
 brigade::DistributedDataParallel ddp(net, group);
 torch::optim::AdamW optimizer(ddp->parameters(), 1e-3);
-#include <brigade/optim/grad_scaler.h>
+#include <brigade/optimizer_in_backward.h>
 
 brigade::GradScaler scaler({}, group);
 for (auto& batch : loader) {

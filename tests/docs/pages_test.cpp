@@ -7,7 +7,7 @@
 #include <regex>
 #include <sstream>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 namespace {

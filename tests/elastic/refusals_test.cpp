@@ -6,10 +6,9 @@
 
 #include "brigade/elastic.h"
 #include "brigade/error.h"
-#include "brigade/optim/in_backward.h"
-#include "brigade/optim/sgd.h"
-#include "brigade/zero/zero.h"
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
+#include "brigade/zero.h"
 
 namespace brigade {
 namespace {

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "brigade/group_scope.h"
+#include "brigade/compose_hooks.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "support/ranks.h"

@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "brigade/semaphore.h"
+#include "brigade/compose_hooks.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "support/ranks.h"

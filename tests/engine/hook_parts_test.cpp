@@ -1,9 +1,8 @@
 // Parts of buckets, their places in a step, and states of hooks made of others.
-#include "brigade/hook_parts.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "brigade/compose_hooks.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "support/ranks.h"

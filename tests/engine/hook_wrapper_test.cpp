@@ -1,8 +1,7 @@
 // Hooks around others, as users write them.
-#include "brigade/hook_wrapper.h"
-
 #include <gtest/gtest.h>
 
+#include "brigade/compose_hooks.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "support/ranks.h"

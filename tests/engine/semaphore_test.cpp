@@ -1,11 +1,10 @@
 // Hooks that wait for something other than a collective.
-#include "brigade/semaphore.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <semaphore>
 
+#include "brigade/compose_hooks.h"
 #include "engine/buckets.h"
 #include "engine/engine.h"
 #include "engine/stations.h"

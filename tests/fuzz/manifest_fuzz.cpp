@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "brigade/safetensors.h"
+#include "brigade/checkpoint.h"
 #include "checkpoint/buckets.h"
 #include "checkpoint/manifest.h"
 #include "fuzz.h"

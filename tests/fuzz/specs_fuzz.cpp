@@ -1,6 +1,6 @@
 // Hooks and optimizers as a user names them, with their options.
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/optimizer.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

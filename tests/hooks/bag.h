@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "hooks/low_rank/power_sgd_core.h"
 
 namespace brigade::testing {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
 #include "hooks/bag.h"
 #include "support/ranks.h"
 

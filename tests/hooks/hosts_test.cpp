@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "brigade/brigade.h"
-#include "brigade/group_scope.h"
+#include "brigade/compose_hooks.h"
 #include "hooks/bag.h"
 #include "support/ranks.h"
 

@@ -1,10 +1,9 @@
 // What is special to PowerSGD; what every hook promises is in contract_test.cpp, and that
 // errors are fed back in error_feedback_test.cpp.
-#include "brigade/hooks/power_sgd.h"
-
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
+#include "brigade/hooks.h"
 #include "hooks/bag.h"
 #include "hooks/low_rank/power_sgd_core.h"
 #include "support/ranks.h"

@@ -1,11 +1,10 @@
 // Hooks by name: every name, option and composition, and the errors that teach them.
-#include "brigade/hooks/registry.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "brigade/brigade.h"
+#include "brigade/hooks.h"
 #include "hooks/bag.h"
 #include "support/ranks.h"
 

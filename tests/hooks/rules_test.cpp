@@ -1,9 +1,8 @@
 // Rules by name, and small gradients that go exact.
-#include "brigade/hooks/rules.h"
-
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
+#include "brigade/hooks.h"
 #include "hooks/bag.h"
 #include "hooks/hook_text.h"
 #include "support/ranks.h"

@@ -1,6 +1,6 @@
 // The hook that chooses, with decisions that a test has made.
 #pragma once
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "brigade/process_group.h"
 #include "hooks/auto/auto_hook.h"
 

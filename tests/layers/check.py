@@ -35,18 +35,15 @@ ALLOWED = {
 # below the tools may include.
 PUBLIC = {
     "error": "error",
-    "export": "error",
     "named_state": "error",
     "task": "engine",
-    "comm": "engine",
-    "bucket": "engine",
     "hook": "engine",
-    "revertible_hook": "engine",
-    "trace": "engine",
-    "collect_tensors": "ddp",
+    "compose_hooks": "engine",
+    "process_group": "group",
     "ddp_core": "ddp",
     "distributed_data_parallel": "ddp",
-    "sampler": "ddp",
+    "data": "ddp",
+    "optimizer_in_backward": "optim",
 }
 # Only these may name what is private to LibTorch's backends.
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")

@@ -26,7 +26,7 @@ class LayerCheck(unittest.TestCase):
 
     def test_a_public_header_counts_as_its_layer(self):
         self.assertEqual(len(self.complaints("src/codec/a.h", '#include "brigade/process_group.h"\n')), 1)
-        self.assertEqual(len(self.complaints("include/brigade/hooks/a.h", '#include "brigade/ddp_core.h"\n')), 1)
+        self.assertEqual(len(self.complaints("include/brigade/hooks.h", '#include "brigade/ddp_core.h"\n')), 1)
 
     def test_an_include_of_a_layer_below_is_fine(self):
         self.assertEqual(self.complaints("src/hooks/a.cpp", '#include "codec/codec.h"\n#include "brigade/error.h"\n'), [])
@@ -56,7 +56,7 @@ class LayerCheck(unittest.TestCase):
         self.assertEqual(len(self.complaints("src/local_sgd/a.cpp", '#include "engine/engine.h"\n')), 1)
 
     def test_an_exchange_knows_no_optimizer(self):
-        for name in ("zero/a.h", "optim/a.h", "brigade/zero/zero.h", "brigade/optim/optimizer.h"):
+        for name in ("zero/a.h", "optim/a.h", "brigade/zero.h", "brigade/optim.h"):
             self.assertEqual(len(self.complaints("src/exchange/a.cpp", f'#include "{name}"\n')), 1, name)
 
     def test_public_headers_leak_nothing(self):

@@ -1,12 +1,11 @@
 // DiLoCo against data-parallel training, against a reference in float64, and through
 // checkpoints.
-#include "brigade/local_sgd/diloco.h"
-
 #include <gtest/gtest.h>
 
 #include "brigade/checkpoint.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/adam.h"
+#include "brigade/hooks.h"
+#include "brigade/local_sgd.h"
+#include "brigade/optim.h"
 #include "local_sgd/small_net.h"
 #include "local_sgd/warnings.h"
 #include "support/command.h"

@@ -1,15 +1,13 @@
 // Local SGD on four ranks as two hosts of two: the optimizer around an optimizer, and the
 // object that owns hook, averager and warm-up.
-#include "brigade/local_sgd/local_sgd.h"
+#include "brigade/local_sgd.h"
 
 #include <gtest/gtest.h>
 
 #include "brigade/checkpoint.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/local_sgd/post_local_sgd_optimizer.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/in_backward.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "local_sgd/small_net.h"
 #include "local_sgd/warnings.h"
 #include "support/command.h"

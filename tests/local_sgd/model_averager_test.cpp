@@ -1,9 +1,8 @@
 // When parameters are averaged, over whom, and what is refused.
-#include "brigade/local_sgd/model_averager.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "brigade/local_sgd.h"
 #include "local_sgd/warnings.h"
 #include "support/ranks.h"
 

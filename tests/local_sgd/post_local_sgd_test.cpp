@@ -1,11 +1,10 @@
 // The hook of local SGD: over all ranks before the start, among few from then on.
-#include "brigade/local_sgd/post_local_sgd.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
+#include "brigade/local_sgd.h"
 #include "local_sgd/small_net.h"
 #include "local_sgd/warnings.h"
 #include "support/ranks.h"

@@ -1,9 +1,8 @@
 // Clipping by the norm is LibTorch's.
-#include "brigade/optim/clip_grad_norm.h"
-
 #include <torch/torch.h>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
+#include "brigade/optimizer_in_backward.h"
 #include "optim/fork.h"
 
 namespace brigade::testing {

@@ -1,13 +1,11 @@
 // Which optimizers can step in the backward pass, and what becomes of those that can't.
-#include "brigade/optim/functional.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/in_backward.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "optim/fork.h"
 #include "optim/numbers.h"
 #include "support/command.h"
@@ -26,7 +24,7 @@ CommandResult compile(const std::string& line) {
   TemporaryFolder folder;
   const std::string file = folder.path() + "/program.cpp";
   std::ofstream(file) << R"(
-#include <brigade/optim/in_backward.h>
+#include <brigade/optimizer_in_backward.h>
 struct Capable {
   void step_param(const at::Tensor& parameter, const at::Tensor& gradient);
 };

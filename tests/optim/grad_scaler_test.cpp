@@ -1,12 +1,10 @@
 // GradScaler: as Python's, and the same on all ranks.
-#include "brigade/optim/grad_scaler.h"
-
 #include <fstream>
 #include <sstream>
 
 #include "brigade/checkpoint.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "ddp/mixed_precision_nets.h"
 #include "support/command.h"
 

@@ -1,13 +1,11 @@
 // Stepping in the backward pass is stepping after it.
-#include "brigade/optim/in_backward.h"
-
 #include <torch/torch.h>
 
 #include <atomic>
 
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
+#include "brigade/optimizer_in_backward.h"
 #include "optim/fork.h"
 
 namespace brigade::testing {

@@ -1,6 +1,6 @@
 // The parameter and the gradients of tests/data/make_optimizer_reference.py.
 #pragma once
-#include "brigade/optim/optimizer.h"
+#include "brigade/optim.h"
 #include "ddp/models.h"
 
 namespace brigade::testing {

@@ -3,11 +3,7 @@
 
 #include <fstream>
 
-#include "brigade/optim/adagrad.h"
-#include "brigade/optim/adam.h"
-#include "brigade/optim/adamw.h"
-#include "brigade/optim/rmsprop.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/optim.h"
 #include "kernels/optimizer_step.h"
 #include "optim/numbers.h"
 

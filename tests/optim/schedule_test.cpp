@@ -1,9 +1,8 @@
-#include "brigade/optim/schedule.h"
-
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
 #include "brigade/error.h"
+#include "brigade/optim.h"
 
 namespace brigade::optim {
 namespace {

@@ -1,8 +1,7 @@
 // ZeRO in the backward pass.
-#include "brigade/zero/zero_hooks.h"
-
 #include <thread>
 
+#include "brigade/zero.h"
 #include "zero/hook_factories.h"
 #include "zero/zero_models.h"
 

@@ -1,5 +1,5 @@
 // ZeRO with mixed precision and with uneven inputs.
-#include "brigade/mixed_precision.h"
+#include "brigade/ddp_core.h"
 #include "zero/zero_models.h"
 
 namespace brigade::testing {

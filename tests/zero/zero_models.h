@@ -2,8 +2,8 @@
 #pragma once
 #include <torch/torch.h>
 
-#include "brigade/hooks/registry.h"
-#include "brigade/zero/zero_hooks.h"
+#include "brigade/hooks.h"
+#include "brigade/zero.h"
 #include "optim/numbers.h"
 
 namespace brigade::testing {

@@ -1,9 +1,7 @@
 // Training with a share of the optimizer's state on each rank is training with all of it.
-#include "brigade/zero/zero.h"
+#include "brigade/zero.h"
 
-#include "brigade/optim/adam.h"
-#include "brigade/optim/adamw.h"
-#include "brigade/optim/sgd.h"
+#include "brigade/optim.h"
 #include "zero/zero_models.h"
 
 namespace brigade::testing {

@@ -1,7 +1,6 @@
-#include "brigade/group_scope.h"
-
 #include <utility>
 
+#include "brigade/compose_hooks.h"
 #include "engine/comm/lane.h"
 
 namespace brigade {

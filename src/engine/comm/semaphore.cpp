@@ -1,9 +1,8 @@
-#include "brigade/semaphore.h"
-
 #include <deque>
 #include <mutex>
 #include <utility>
 
+#include "brigade/compose_hooks.h"
 #include "engine/comm/lane.h"
 
 namespace brigade {

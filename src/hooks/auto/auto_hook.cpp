@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "base/option_spec.h"
-#include "brigade/hook_parts.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/hooks.h"
 #include "brigade/process_group.h"
 #include "hooks/auto/step_clock.h"
 #include "hooks/dense.h"

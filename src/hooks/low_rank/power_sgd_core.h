@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/hooks/power_sgd.h"
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/hooks.h"
 #include "codec/low_rank.h"
 
 namespace brigade {

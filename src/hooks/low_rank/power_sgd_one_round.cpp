@@ -11,7 +11,7 @@
 
 #include <atomic>
 
-#include "brigade/semaphore.h"
+#include "brigade/compose_hooks.h"
 #include "codec/low_rank.h"
 #include "exchange/equal_messages.h"
 #include "hooks/low_rank/power_sgd_matrices.h"

@@ -1,5 +1,5 @@
-#include "brigade/hook_wrapper.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 

@@ -1,8 +1,7 @@
 #include <ATen/ATen.h>
 
-#include "brigade/group_scope.h"
-#include "brigade/hook_wrapper.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 namespace {

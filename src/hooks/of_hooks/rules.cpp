@@ -1,7 +1,5 @@
 // Vocabulary. A *branch* is a hook with all rules that name it. A *part* is what a branch
 // gets of a bucket.
-#include "brigade/hooks/rules.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,8 +7,8 @@
 #include <set>
 
 #include "base/buffer_pool.h"
-#include "brigade/hook_parts.h"
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
+#include "brigade/hooks.h"
 #include "hooks/hook_text.h"
 
 namespace brigade {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade {
 

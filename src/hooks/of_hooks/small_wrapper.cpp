@@ -1,9 +1,7 @@
 // Vocabulary. A gradient is *small* if it is a vector, or has fewer than so many values.
 #include <ATen/ATen.h>
 
-#include "brigade/hook_parts.h"
-#include "brigade/hook_wrapper.h"
-#include "brigade/revertible_hook.h"
+#include "brigade/compose_hooks.h"
 #include "hooks/of_hooks/small.h"
 
 namespace brigade {

@@ -1,7 +1,7 @@
 // A program outside of the project: includes, links and runs brigade and LibTorch, and
 // catches what the library throws.
 #include <ATen/ops/full.h>
-#include <brigade/hooks/registry.h>
+#include <brigade/hooks.h>
 #include <brigade/process_group.h>
 
 #include <cstdio>

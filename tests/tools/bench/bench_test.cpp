@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "support/network_namespaces.h"
 #include "tools/common/program.h"
 

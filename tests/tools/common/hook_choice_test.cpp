@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade::tool {
 namespace {

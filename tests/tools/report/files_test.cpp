@@ -8,12 +8,8 @@
 #include <set>
 #include <sstream>
 
-#include "brigade/hooks/registry.h"
-#include "brigade/report/metrics.h"
-#include "brigade/report/report.h"
-#include "brigade/report/tensorboard.h"
-#include "brigade/report/trace_file.h"
-#include "brigade/report/training_log.h"
+#include "brigade/hooks.h"
+#include "brigade/report.h"
 #include "common/options/number_text.h"
 #include "common/records.h"
 #include "common/terminal.h"

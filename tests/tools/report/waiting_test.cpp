@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "brigade/report/report.h"
+#include "brigade/report.h"
 
 namespace brigade::report {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "support/ranks.h"
 
 namespace brigade::tool {

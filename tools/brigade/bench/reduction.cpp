@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "common/fingerprint.h"
 #include "common/hook_choice.h"
 

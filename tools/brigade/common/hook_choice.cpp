@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "brigade/hooks/power_sgd.h"
+#include "brigade/hooks.h"
 #include "common/options/quantities.h"
 #include "hooks/hook_text.h"
 

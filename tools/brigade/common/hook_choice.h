@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 
 namespace brigade::tool {
 

@@ -1,6 +1,6 @@
 // The library's record of a run, by its short names.
 #pragma once
-#include "brigade/report/run_record.h"
+#include "brigade/report.h"
 
 namespace brigade::tool {
 

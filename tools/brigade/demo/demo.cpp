@@ -6,7 +6,7 @@
 
 #include "base/files/atomic_file.h"
 #include "brigade/error.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/options/number_between.h"

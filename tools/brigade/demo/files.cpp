@@ -4,10 +4,7 @@
 #include <filesystem>
 
 #include "base/files/atomic_file.h"
-#include "brigade/report/metrics.h"
-#include "brigade/report/report.h"
-#include "brigade/report/tensorboard.h"
-#include "brigade/report/trace_file.h"
+#include "brigade/report.h"
 
 namespace brigade::tool {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/files/atomic_file.h"
 #include "brigade/error.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "brigade/launch.h"
 
 namespace brigade::tool {

@@ -8,10 +8,10 @@
 #include <numeric>
 #include <optional>
 
+#include "brigade/data.h"
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/report/timeline.h"
-#include "brigade/sampler.h"
+#include "brigade/hooks.h"
+#include "brigade/report.h"
 #include "common/fingerprint.h"
 #include "common/hook_choice.h"
 #include "train/batches.h"

@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "base/processor.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/optimizer.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
 #include "codec/cuda_module.h"
 #include "common/accelerator.h"
 #include "common/command.h"

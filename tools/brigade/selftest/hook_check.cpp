@@ -10,7 +10,7 @@
 
 #include "base/exception_text.h"
 #include "brigade/distributed_data_parallel.h"
-#include "brigade/hooks/registry.h"
+#include "brigade/hooks.h"
 #include "common/fingerprint.h"
 
 namespace brigade::tool {

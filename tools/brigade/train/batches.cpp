@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "brigade/sampler.h"
+#include "brigade/data.h"
 
 namespace brigade::tool {
 namespace {

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "brigade/elastic.h"
-#include "brigade/hooks/registry.h"
-#include "brigade/optim/optimizer.h"
-#include "brigade/report/report.h"
+#include "brigade/hooks.h"
+#include "brigade/optim.h"
+#include "brigade/report.h"
 #include "common/fingerprint.h"
 #include "common/records.h"
 #include "group/store/mailbox.h"

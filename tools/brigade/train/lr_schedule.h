@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "brigade/optim/schedule.h"
+#include "brigade/optim.h"
 
 namespace brigade::tool {
 

@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-#include "brigade/sync_batch_norm.h"
+#include "brigade/distributed_data_parallel.h"
 
 namespace brigade::tool {
 namespace {

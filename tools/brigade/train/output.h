@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/report/run_record.h"
+#include "brigade/report.h"
 #include "common/records.h"
 #include "common/terminal.h"
 #include "report/history.h"

@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "brigade/mixed_precision.h"
+#include "brigade/ddp_core.h"
 #include "train/options.h"
 
 namespace brigade::tool {

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Training with fewer exchanges: ranks train by themselves and average their parameters
+// from time to time.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/compose_hooks.h"
+#include "brigade/ddp_core.h"
+#include "brigade/error.h"
+#include "brigade/hook.h"
+#include "brigade/optim.h"
+#include "brigade/process_group.h"
+
+namespace brigade {
+
+// ---- model averager ---------------------------------------------------------------------
+//
+// Brings the parameters of ranks that train apart together again, every so many steps.
+//
+//   brigade::PeriodicModelAverager averager(group, {.period = 16, .warmup_steps = 100});
+//   for (…) {
+//     loss.backward();
+//     optimizer.step();
+//     averager.average_parameters(net->parameters());
+//   }
+//
+// With gradients that are averaged among few ranks only: brigade/local_sgd.h.
+
+// Collective. Every parameter becomes its mean over the group, on all ranks the same bits.
+// Half types are averaged in float32. Gives the bytes that this rank sent. Throws
+// ConfigError for a parameter that is no dense tensor of floating point.
+BRIGADE_API int64_t average_parameters(const std::vector<at::Tensor>& parameters,
+                                       const ProcessGroup& group);
+
+// Counts steps and knows at which ones parameters are averaged, and over whom. All ranks
+// call it with the same parameters, whether they have gradients or not.
+class BRIGADE_API ModelAverager {
+ public:
+  virtual ~ModelAverager() = default;
+
+  // Collective, after each step of the optimizer. Averages, if this is a step to do so, and
+  // counts it. Says whether it did.
+  bool average_parameters(const std::vector<at::Tensor>& parameters);
+  // Collective. Averages over all ranks now, whatever step it is, and counts nothing: at
+  // the end of training, before parameters are saved or judged.
+  void average_now(const std::vector<at::Tensor>& parameters);
+
+  // Steps counted so far, from 0: what a checkpoint must keep.
+  int64_t step() const { return step_; }
+  // On all ranks the same, 0 or more (ConfigError).
+  void set_step(int64_t step);
+  int64_t warmup_steps() const { return warmup_steps_; }
+  const ProcessGroup& group() const { return group_; }
+  // By this rank, since it was made.
+  int64_t bytes_sent() const { return bytes_sent_; }
+  // Name and options, readable.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ protected:
+  // Collective. Throws ConfigError for a bad warm-up, and MismatchError, on every rank, if
+  // the fingerprints differ.
+  ModelAverager(ProcessGroup group, int64_t warmup_steps, std::string fingerprint);
+  // The group to average over at this step, which is past the warm-up; empty: none.
+  virtual ProcessGroup due(int64_t step) const = 0;
+
+ private:
+  const ProcessGroup group_;
+  const int64_t warmup_steps_;
+  const std::string fingerprint_;
+  int64_t step_ = 0;
+  int64_t bytes_sent_ = 0;
+};
+
+struct PeriodicModelAveragerOptions {
+  // Steps from one mean to the next; 1 or more. 1 sends as much as averaging gradients
+  // would, and overlaps nothing: it is warned about.
+  int64_t period = 1;
+  // Steps before the first mean; 0 or more. Meanwhile gradients should be averaged.
+  int64_t warmup_steps = 0;
+};
+
+// The mean over all ranks at step warmup_steps (steps count from 0), and then at every
+// period-th.
+class BRIGADE_API PeriodicModelAverager : public ModelAverager {
+ public:
+  // Collective; see ModelAverager for what it throws.
+  PeriodicModelAverager(ProcessGroup group, PeriodicModelAveragerOptions options);
+
+ protected:
+  ProcessGroup due(int64_t step) const override;
+
+ private:
+  const int64_t period_;
+};
+
+// At every period-th step, the mean over groups of `group_size` consecutive ranks.
+struct AveragingLevel {
+  int64_t period = 1;
+  int group_size = 1;
+};
+
+struct HierarchicalModelAveragerOptions {
+  // Periods ascend; group sizes do not descend, divide the number of ranks, and the last is
+  // that number.
+  std::vector<AveragingLevel> levels = {};
+  // Steps before the first mean; 0 or more.
+  int64_t warmup_steps = 0;
+};
+
+// At most one mean a step: that of the largest period that divides the step, counted from
+// the very first, 0, as PyTorch does. So one level equals PeriodicModelAverager if its
+// period divides the warm-up.
+class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
+ public:
+  // Collective; see ModelAverager for what it throws.
+  HierarchicalModelAverager(ProcessGroup group, HierarchicalModelAveragerOptions options);
+
+ protected:
+  ProcessGroup due(int64_t step) const override;
+
+ private:
+  const std::vector<AveragingLevel> levels_;
+  std::vector<ProcessGroup> groups_;
+};
+
+}  // namespace brigade
+
+namespace brigade::optim {
+
+// ---- inner step -------------------------------------------------------------------------
+//
+// One step of an optimizer of any kind, for what does something after each.
+
+using InnerStep = std::function<void()>;
+
+namespace detail {
+BRIGADE_API InnerStep step_each(
+    std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step_param,
+    std::vector<at::Tensor> parameters);
+}
+
+// An optimizer of torch::optim (or anything with step()) steps what it was made with; one
+// of brigade::optim (or anything with step_param) steps those of `parameters` that have a
+// gradient. `optimizer` must outlive the result.
+template <class T>
+InnerStep inner_step(T& optimizer, std::vector<at::Tensor> parameters) {
+  constexpr bool steps_each = FunctionalOptimizer<T>;
+  constexpr bool steps_all = requires { optimizer.step(); };
+  static_assert(steps_each || steps_all,
+                "this is no optimizer: it has neither step() nor step_param(const "
+                "at::Tensor& parameter, const at::Tensor& gradient)");
+  if constexpr (steps_all) {
+    return [&optimizer] { optimizer.step(); };
+  } else if constexpr (steps_each) {
+    return detail::step_each(
+        [&optimizer](const at::Tensor& parameter, const at::Tensor& gradient) {
+          optimizer.step_param(parameter, gradient);
+        },
+        std::move(parameters));
+  }
+}
+
+}  // namespace brigade::optim
+
+namespace brigade {
+
+// ---- post local sgd ---------------------------------------------------------------------
+//
+// Post-local SGD: gradients are averaged over all ranks at first, then only among few (Lin,
+// Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020).
+//
+// From then on the groups of ranks go different ways: something must bring their parameters
+// together again. brigade::optim::LocalSGD (brigade/local_sgd.h) owns this hook
+// and what does so; use it unless you have a reason not to. For that reason the hook is not
+// in the table of hooks either: no row there lets replicas differ for good.
+
+// The names are PyTorch's.
+struct PostLocalSGDOptions {
+  // ---- changes the result
+  // Before the start: the ranks to average over. Empty: those that the model's hook has.
+  ProcessGroup group = {};
+  // From the start on. Empty: the ranks of one host.
+  ProcessGroup subgroup = {};
+  // Backward passes that average over all; 0 or more.
+  int64_t start_localSGD_iter = 0;
+  // False: from the start on gradients stay as they are.
+  bool post_local_gradient_allreduce = true;
+};
+
+class BRIGADE_API PostLocalSGDHook : public HookWrapper {
+ public:
+  using HookWrapper::HookWrapper;
+  // Backward passes so far; from start_localSGD_iter on they are local.
+  virtual int64_t iteration() const = 0;
+  // Between two passes, on all ranks the same; 0 or more.
+  virtual void set_iteration(int64_t iteration) = 0;
+};
+
+// `inner` does the averaging, over all or among few; empty: all-reduce. Its state is part
+// of this hook's. Throws ConfigError for options out of range.
+BRIGADE_API std::shared_ptr<PostLocalSGDHook> make_post_local_sgd(
+    PostLocalSGDOptions options = {}, std::shared_ptr<Hook> inner = {});
+
+}  // namespace brigade
+
+namespace torch::optim {
+class Optimizer;
+}
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
+
+namespace brigade::optim {
+
+// ---- post local sgd optimizer -----------------------------------------------------------
+//
+// PyTorch's PostLocalSGDOptimizer: steps an optimizer, then averages the parameters. It
+// needs the hook of brigade/local_sgd.h beside it, with a start that is the
+// averager's warm-up; brigade/local_sgd.h has all of them in one.
+
+// A learning-rate scheduler takes optimizer(), which is any of torch::optim's.
+class BRIGADE_API PostLocalSGDOptimizer {
+ public:
+  // Throws ConfigError if one of them is null.
+  PostLocalSGDOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                        std::shared_ptr<ModelAverager> averager);
+
+  // Collective, when the averager's step is one to average at. Gives what the optimizer's
+  // step gives.
+  at::Tensor step(std::function<at::Tensor()> closure = {});
+  // Also where gradients are views into buckets.
+  void zero_grad(bool set_to_none = true);
+
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  ModelAverager& averager() { return *averager_; }
+
+  // What the optimizer saves, and the averager's step. A file without that, as the
+  // optimizer alone writes it, loads with a warning, and the step is 0. torch::save and
+  // torch::load work too.
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
+ private:
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<ModelAverager> averager_;
+};
+
+BRIGADE_API torch::serialize::OutputArchive& operator<<(
+    torch::serialize::OutputArchive& archive, const PostLocalSGDOptimizer& optimizer);
+BRIGADE_API torch::serialize::InputArchive& operator>>(
+    torch::serialize::InputArchive& archive, PostLocalSGDOptimizer& optimizer);
+
+// ---- local sgd --------------------------------------------------------------------------
+//
+// Local SGD: ranks train apart and meet every so many steps. One object owns all that
+// takes: the hook that stops averaging gradients over all ranks, the averager that brings
+// parameters together, and the one warm-up of both.
+//
+//   brigade::optim::LocalSGD local(ddp, optimizer, {.warmup_steps = 100, .period = 16});
+//   for (…) {
+//     ddp->zero_grad();
+//     loss(ddp->forward(data), target).backward();
+//     local.step();  // instead of optimizer.step()
+//   }
+//   local.finish();
+
+// Equal on all ranks. Either `period` or `levels` must be given.
+struct LocalSGDOptions {
+  // ---- changes the result
+  // Steps at the beginning in which gradients are averaged over all ranks; 0 or more.
+  int64_t warmup_steps = 0;
+  // Afterwards: steps from one mean of the parameters over all ranks to the next; 1 or
+  // more.
+  int64_t period = 0;
+  // Instead of `period`: HierarchicalModelAverager's.
+  std::vector<AveragingLevel> levels = {};
+  // The ranks that go on averaging gradients among themselves. Empty: those of one host.
+  ProcessGroup subgroup = {};
+  // False: they do not, every rank is for itself.
+  bool post_local_gradient_allreduce = true;
+};
+
+// Must live as long as the model is trained, and so must the optimizer. Between two means
+// the ranks' parameters differ: finish() before they are saved or judged. Buffers are still
+// rank 0's before each forward pass, over all ranks, if the model has any: with
+// DdpOptions::broadcast_buffers = false they stay local. Not inside of join(): the first
+// pass there throws.
+class BRIGADE_API LocalSGD {
+ public:
+  // Collective, between two iterations. The hook that the model has now, or all-reduce,
+  // goes on averaging its gradients, among fewer ranks after the warm-up. Throws
+  // ConfigError for bad options, MismatchError if they differ between ranks.
+  template <class T>
+  LocalSGD(DdpCore& core, T& optimizer, LocalSGDOptions options)
+      : LocalSGD(inner_step(optimizer, core.parameters()), core, std::move(options)) {}
+  template <class Ddp, class T>
+  requires requires(Ddp& ddp) { ddp->core(); }
+  LocalSGD(Ddp& ddp, T& optimizer, LocalSGDOptions options)
+      : LocalSGD(ddp->core(), optimizer, std::move(options)) {}
+  // For optimizers that step in the backward pass: step() only averages.
+  LocalSGD(DdpCore& core, LocalSGDOptions options)
+      : LocalSGD(InnerStep(), core, std::move(options)) {}
+  ~LocalSGD();
+  LocalSGD(const LocalSGD&) = delete;
+  LocalSGD& operator=(const LocalSGD&) = delete;
+
+  // Collective, after each backward pass that synchronises: steps the optimizer, then
+  // averages the parameters if it is time. Throws Error if the model has another hook
+  // meanwhile.
+  void step();
+  // Collective. All ranks get the mean of the parameters, now.
+  void finish();
+
+  // Steps so far, and whether the next one is local.
+  int64_t steps() const;
+  bool is_local() const;
+  ModelAverager& averager();
+  PostLocalSGDHook& hook();
+  // By this rank since construction: for gradients and for parameters.
+  int64_t bytes_sent() const;
+
+  // For checkpoints: on all ranks the same, 0 or more.
+  void set_steps(int64_t steps);
+
+ private:
+  struct State;
+  LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace brigade::optim
+
+namespace torch::nn {
+class Module;
+}
+
+namespace brigade::optim {
+
+// ---- diloco -----------------------------------------------------------------------------
+//
+// DiLoCo: ranks train apart for many steps, with any optimizer, and then agree on one step
+// of an outer optimizer (Douillard et al.: DiLoCo, 2023; Streaming DiLoCo, 2025). Sends a
+// small part of what averaging gradients does: for ranks that are far from each other.
+//
+//   brigade::optim::DiLoCo diloco(*net, optimizer, group, {.period = 100});
+//   for (…) {
+//     net->zero_grad();
+//     loss(net->forward(data), target).backward();
+//     diloco.step();  // instead of optimizer.step()
+//   }
+//   diloco.finish();
+//
+// Vocabulary. The *global* parameters g are equal on all ranks; a rank's own, θ, move away
+// from them. After `period` *inner* steps the *difference* g - θ is averaged over the ranks
+// to d, and the *outer* step is Nesterov's: v = μ v + d, g = g - η (d + μ v), θ = g.
+// A rank may stand for several: give each rank of a DistributedDataParallel group the same
+// data-parallel model, and DiLoCo the group of one rank from each.
+
+// Equal on all ranks.
+struct DiLoCoOptions {
+  // ---- changes the result
+  // Inner steps between two exchanges of a parameter, H; 1 or more, usually 100 to 500.
+  int64_t period = 100;
+  // η; more than 0.
+  double outer_lr = 0.7;
+  // μ; 0 to less than 1. 0 keeps no velocity.
+  double outer_momentum = 0.9;
+  // Parts of the model that are exchanged at different times, the f-th at step f H / P of
+  // each period: the same bytes in smaller portions. 1 to `period`, and to the number of
+  // parameters.
+  int64_t fragments = 1;
+  // Inner steps from the start of an exchange to its use, τ: it travels meanwhile. 0 to
+  // less than `period`.
+  int64_t delay = 0;
+  // How much of its own parameters a rank keeps, α: θ = (1 - α) g + α θ. 0 to less than 1;
+  // with a delay 0.5 keeps some of what was learned meanwhile.
+  double mixing = 0;
+  // How differences are averaged: make_hook("int8"). Empty: all-reduce.
+  std::shared_ptr<Hook> hook = {};
+  // Rank 0's parameters replace those of the others at construction. False: the caller has
+  // made them equal.
+  bool init_sync = true;
+
+  // ---- changes only speed or memory
+  // Size at which a message is closed, in MiB; more than 0.
+  double bucket_cap_mb = 25;
+};
+
+// Not thread-safe: one training loop drives it. The model and the optimizer must outlive
+// it. Every function that says "collective" is called by all ranks, in the same order.
+class BRIGADE_API DiLoCo {
+ public:
+  // Collective. Of the model's parameters, those that need gradients. Throws ConfigError
+  // for bad options, MismatchError if options or models differ between ranks.
+  template <class T>
+  DiLoCo(torch::nn::Module& model, T& optimizer, ProcessGroup group,
+         DiLoCoOptions options = {})
+      : DiLoCo(trained_parameters(model), optimizer, std::move(group), std::move(options)) {
+  }
+  template <class T>
+  DiLoCo(NamedParameters parameters, T& optimizer, ProcessGroup group,
+         DiLoCoOptions options = {})
+      : DiLoCo(inner_step(optimizer, tensors_of(parameters)), parameters, std::move(group),
+               std::move(options)) {}
+  ~DiLoCo();
+  DiLoCo(const DiLoCo&) = delete;
+  DiLoCo& operator=(const DiLoCo&) = delete;
+
+  // Collective. The inner step, and what is due after it.
+  void step();
+  // Collective. An exchange of everything, now: all ranks get the same parameters. At the
+  // end of training, before they are saved or judged.
+  void finish();
+
+  // Inner steps so far.
+  int64_t steps() const;
+  // Exchanges whose mean was not finite, because a rank's parameters were not. They change
+  // no global parameter, and every rank starts again from these; each is warned about.
+  int64_t rejected() const;
+  // Of the exchanges; a step there is one exchange of one fragment.
+  HookStats stats() const;
+
+  // As a checkpoint stores it; diloco_parts (brigade/checkpoint.h) does. Equal on all
+  // ranks: global parameters, velocity, steps, means that wait for their use. Waits for
+  // what is under way.
+  OptimizerState state();
+  // Of this rank: its parameters, and what the hook keeps.
+  HookState rank_state();
+  // Look first, throw ConfigError where something does not fit; what they return makes the
+  // change. Several rank states, of another number of ranks, are averaged.
+  std::function<void()> read_state(OptimizerState state);
+  std::function<void()> read_rank_state(std::vector<HookState> states);
+
+ private:
+  struct State;
+  DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup group,
+         DiLoCoOptions options);
+  static NamedParameters trained_parameters(torch::nn::Module& model);
+  static std::vector<at::Tensor> tensors_of(const NamedParameters& parameters);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace brigade::optim
