@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/exception_text.h"
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 
 namespace {

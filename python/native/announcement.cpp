@@ -14,7 +14,7 @@
 #include "group/agree_on.h"
 #include "group/store/watched_store.h"
 #include "interruptible.h"
-#include "reduction.h"
+#include "native_hook.h"
 #include "torch_port/typed_wait.h"
 
 namespace brigade::python {

@@ -4,7 +4,7 @@
 #include "bindings.h"
 #include "brigade/local_sgd.h"
 #include "local_sgd/local_sgd_core.h"
-#include "reduction.h"
+#include "native_hook.h"
 
 namespace brigade::python {
 namespace {

@@ -1,17 +1,31 @@
-// The parts of brigade._native that have files of their own.
+// What the files of brigade._native share: its parts, its exceptions, and how state
+// crosses.
 #pragma once
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "backward_error.h"
 #include "base/valid_utf8.h"
 #include "brigade/named_state.h"
 
+namespace pybind11 {
+class module_;
+}
+
 namespace brigade::python {
+
+// Adds the exceptions to the module: the only list of them. torch makes a RuntimeError of
+// every C++ exception that it does not know, except of those that name a Python type
+// themselves.
+void bind_errors(pybind11::module_& m);
+
+// The same error in a form that becomes its Python type. One that is not Brigade's is given
+// back as it is. Needs no GIL.
+std::exception_ptr for_backward(const std::exception_ptr& error);
 
 // What a hook or an optimizer keeps: tensors and values.
 using StateParts =

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "reduction.h"
+#include "native_hook.h"
 
 namespace brigade::python {
 namespace {

@@ -1,6 +1,6 @@
 #include "future_limit.h"
 
-#include "backward_error.h"
+#include "bindings.h"
 #include "brigade/error.h"
 
 namespace brigade::python {

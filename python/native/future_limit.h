@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "reduction.h"
+#include "native_hook.h"
 
 namespace brigade::python {
 

@@ -9,9 +9,9 @@
 
 #include "bindings.h"
 #include "brigade/hooks.h"
-#include "engine/agreement/replicas.h"
+#include "engine/replica_hashes.h"
+#include "native_hook.h"
 #include "python_hook.h"
-#include "reduction.h"
 
 namespace brigade::python {
 namespace {

@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 
 #include "bindings.h"
-#include "reduction.h"
-#include "zero/hook_factories.h"
+#include "native_hook.h"
+#include "zero/zero_groups.h"
 
 namespace brigade::python {
 namespace {

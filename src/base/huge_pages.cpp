@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 
 namespace brigade::base {
 namespace {

@@ -1,6 +1,6 @@
 #include "base/processor.h"
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 
 namespace brigade::base {
 

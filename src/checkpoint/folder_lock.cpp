@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 #include "brigade/checkpoint.h"
 
 namespace brigade::checkpoint {

@@ -6,9 +6,11 @@
 #include <torch/nn/module.h>
 
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "brigade/checkpoint.h"
 #include "brigade/data.h"
+#include "checkpoint/buckets.h"
 #include "checkpoint/named.h"
 
 namespace brigade {
@@ -234,6 +236,35 @@ CheckpointPart user_part(PartState& state, bool per_rank, std::string name) {
   part.load = [&state](SavedPart saved) {
     return [&state, loaded = std::move(saved.states.at(0))] { state = loaded; };
   };
+  return part;
+}
+
+namespace checkpoint {
+
+std::string text_of(const std::vector<std::vector<std::string>>& buckets) {
+  return nlohmann::json(buckets).dump();
+}
+
+std::vector<std::vector<std::string>> buckets_of(const std::string& text) try {
+  return nlohmann::json::parse(text).get<std::vector<std::vector<std::string>>>();
+} catch (const nlohmann::json::exception& error) {
+  throw CheckpointError(std::string("corrupt: the layout of the buckets cannot be read: ") +
+                        error.what());
+}
+
+}  // namespace checkpoint
+
+CheckpointPart bucket_part(DdpCore& core) {
+  CheckpointPart part{.name = checkpoint::kBucketPart};
+  part.save = [&core] {
+    // After the first iteration the Reducer makes its buckets anew, in the next forward
+    // pass: a run that resumes here must begin with those that this run will go on with.
+    core.rebuild_buckets();
+    PartState state;
+    state.values["layout"] = checkpoint::text_of(core.logging_data().bucket_parameters);
+    return state;
+  };
+  part.load = [](const SavedPart&) { return [] {}; };
   return part;
 }
 

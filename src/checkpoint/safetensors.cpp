@@ -5,8 +5,8 @@
 #include <set>
 
 #include "base/exception_text.h"
-#include "base/files/input_file.h"
 #include "base/hash.h"
+#include "base/input_file.h"
 #include "brigade/checkpoint.h"
 #include "checkpoint/format.h"
 

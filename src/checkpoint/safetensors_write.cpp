@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "base/hash.h"
 #include "checkpoint/format.h"
 

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "codec/blocks_aten.h"
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 #include "kernels/affine_u8.h"
 #include "kernels/int8_block.h"

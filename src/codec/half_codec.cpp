@@ -1,7 +1,7 @@
 // fp16 and bf16: no header, two bytes a value.
 #include <ATen/ATen.h>
 
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 #include "kernels/cast.h"
 

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "codec/blocks_aten.h"
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 #include "kernels/int4_block.h"
 

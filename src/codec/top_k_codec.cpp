@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "brigade/error.h"
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 #include "kernels/top_k.h"
 

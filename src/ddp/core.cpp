@@ -496,3 +496,25 @@ std::vector<std::vector<at::Tensor>> DdpCore::Watch::final_buckets() const {
 }
 
 }  // namespace brigade
+
+// Which parameters share a bucket.
+
+namespace brigade {
+
+void DdpCore::rebuild_buckets() { state_->reducer->rebuild_buckets(); }
+
+std::vector<std::vector<std::string>> DdpCore::bucket_layout() const {
+  std::vector<std::vector<std::string>> buckets;
+  if (!state_->logger) return buckets;
+  for (const auto& indices : state_->logger->get_per_bucket_variable_indices()) {
+    auto& bucket = buckets.emplace_back();
+    for (const size_t index : indices) bucket.push_back(state_->names.at(index));
+  }
+  return buckets;
+}
+
+void DdpCore::begin_with_buckets(const std::vector<std::vector<std::string>>& names) {
+  state_->make_reducer(names);
+}
+
+}  // namespace brigade

@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "brigade/ddp_core.h"
-#include "ddp/low_precision.h"
+#include "ddp/mixed_precision.h"
 #include "engine/engine.h"
 #include "engine/failure/watched_group.h"
 #include "engine/reducer_hook.h"

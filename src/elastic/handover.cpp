@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "brigade/error.h"
-#include "engine/agreement/replicas.h"
+#include "engine/replica_hashes.h"
 
 namespace brigade::elastic {
 namespace {

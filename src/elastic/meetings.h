@@ -13,7 +13,7 @@
 
 #include "brigade/checkpoint.h"
 #include "brigade/elastic.h"
-#include "local_sgd/outer_parameter.h"
+#include "local_sgd/diloco.h"
 
 namespace brigade::elastic {
 

@@ -7,7 +7,7 @@
 
 #include "base/exception_text.h"
 #include "base/huge_pages.h"
-#include "engine/failure/explain.h"
+#include "engine/failure/failure_store.h"
 #include "group/abort_switch.h"
 #include "torch_port/nccl_backend.h"
 

@@ -14,12 +14,11 @@
 #include "brigade/process_group.h"
 #include "engine/bucket_run.h"
 #include "engine/comm/device_lanes.h"
-#include "engine/comm/host_groups.h"
+#include "engine/comm/groups.h"
 #include "engine/failure/device_work.h"
 #include "engine/failure/failure_store.h"
 #include "engine/failure/watcher.h"
 #include "engine/pipeline.h"
-#include "engine/station_groups.h"
 #include "engine/step_stats.h"
 #include "engine/trace.h"
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/agreement/layout.h"
+#include "engine/bucket_layout.h"
 
 namespace c10d {
 class GradBucket;

@@ -4,9 +4,9 @@
 
 #include <ATen/ATen.h>
 
-#include "exchange/chunks.h"
 #include "exchange/equal_messages.h"
 #include "exchange/rank_order.h"
+#include "exchange/two_phase.h"
 
 namespace brigade {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "exchange/chunks.h"
+#include "exchange/two_phase.h"
 
 namespace brigade {
 

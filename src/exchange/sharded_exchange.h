@@ -14,7 +14,6 @@
 #include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
 #include "exchange/in_place_exchange.h"
-#include "exchange/shard_layout.h"
 #include "exchange/sharded_parameter.h"
 
 namespace brigade {

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/failure.h"
-#include "group/sockets.h"
+#include "group/network.h"
 
 namespace brigade::group {
 namespace {

@@ -14,7 +14,6 @@
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/process_group_state.h"
-#include "group/sockets.h"
 #include "torch_port/nccl_backend.h"
 #include "torch_port/solo_backend.h"
 

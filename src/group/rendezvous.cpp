@@ -7,7 +7,7 @@
 #include "base/exception_text.h"
 #include "brigade/error.h"
 #include "group/network.h"
-#include "group/store/tcp_store.h"
+#include "group/store/resolver_off.h"
 #include "group/store/watched_store.h"
 
 namespace brigade::group {
@@ -152,6 +152,17 @@ MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
   point.store = c10::make_intrusive<c10d::PrefixStore>(
       "brigade/attempt_" + std::to_string(environment.restart_count), point.store);
   return point;
+}
+
+c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
+                                                  const c10d::TCPStoreOptions& options) {
+  const ResolverAnswersNo off;
+  return c10::make_intrusive<c10d::TCPStore>(address, options);
+}
+
+void check_descriptors_of_store() {
+  // A store's own, and those of its first clients.
+  check_descriptors(16, "the store of this job");
 }
 
 }  // namespace brigade::group

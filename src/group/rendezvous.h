@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "group/environment.h"
 
@@ -24,5 +25,14 @@ inline constexpr const char* kRunIdKey = "brigade/run_id";
 // is another job's.
 MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
                   const Environment& environment, std::chrono::milliseconds timeout);
+
+// LibTorch's TCP store, opened without asking the host's name server.
+
+// `address` is numeric: "127.0.0.1", "fe80::1%eth0". See resolver_off.h.
+c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
+                                                  const c10d::TCPStoreOptions& options);
+
+// Throws Error when this process has too few descriptors left to host a store.
+void check_descriptors_of_store();
 
 }  // namespace brigade::group

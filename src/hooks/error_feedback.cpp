@@ -1,13 +1,11 @@
 #include <c10/util/StringUtil.h>
 
 #include "brigade/compose_hooks.h"
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "exchange/two_phase.h"
 #include "hooks/error_memory.h"
+#include "hooks/factories.h"
 #include "hooks/float_values.h"
-#include "hooks/int8.h"
-#include "hooks/ratio.h"
-#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {

@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "codec/cuda_module.h"
 #include "exchange/two_phase.h"
-#include "hooks/dense.h"
+#include "hooks/factories.h"
 #include "hooks/float_values.h"
 
 namespace brigade {

@@ -1,6 +1,6 @@
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "exchange/two_phase.h"
-#include "hooks/dense.h"
+#include "hooks/factories.h"
 #include "hooks/float_values.h"
 
 namespace brigade {

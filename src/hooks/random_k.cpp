@@ -8,9 +8,8 @@
 
 #include "brigade/compose_hooks.h"
 #include "hooks/error_memory.h"
+#include "hooks/factories.h"
 #include "hooks/float_values.h"
-#include "hooks/ratio.h"
-#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {

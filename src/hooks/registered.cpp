@@ -1,11 +1,10 @@
-#include "hooks/registered.h"
-
 #include <algorithm>
 #include <cctype>
 #include <mutex>
 
 #include "brigade/error.h"
 #include "brigade/hooks.h"
+#include "hooks/factories.h"
 
 namespace brigade {
 namespace {

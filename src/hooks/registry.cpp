@@ -6,12 +6,8 @@
 #include "base/option_spec.h"
 #include "brigade/hooks.h"
 #include "hooks/auto/auto_hook.h"
-#include "hooks/dense.h"
+#include "hooks/factories.h"
 #include "hooks/hook_text.h"
-#include "hooks/int8.h"
-#include "hooks/of_hooks/small.h"
-#include "hooks/registered.h"
-#include "hooks/sparsified.h"
 
 namespace brigade {
 namespace {

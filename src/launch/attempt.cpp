@@ -11,10 +11,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/error_file.h"
 #include "base/failure.h"
-#include "base/files/error_file.h"
 #include "group/store/mailbox.h"
-#include "launch/workers/worker_streams.h"
+#include "launch/workers/output.h"
 
 namespace brigade::launching {
 namespace {

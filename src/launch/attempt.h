@@ -8,8 +8,8 @@
 #include "brigade/launch.h"
 #include "launch/held_signals.h"
 #include "launch/job_control.h"
+#include "launch/workers/job_processes.h"
 #include "launch/workers/spawn.h"
-#include "launch/workers/worker_family.h"
 
 namespace brigade::launching {
 

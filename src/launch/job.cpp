@@ -12,13 +12,13 @@
 #include "group/environment.h"
 #include "group/network.h"
 #include "launch/attempt.h"
-#include "launch/elastic/guest_steward.h"
-#include "launch/elastic/job_steward.h"
+#include "launch/coordinator.h"
+#include "launch/follower.h"
 #include "launch/job_folder.h"
 #include "launch/nodes.h"
 #include "launch/report.h"
 #include "launch/store.h"
-#include "launch/workers/worker_environment.h"
+#include "launch/workers/spawn.h"
 
 namespace brigade::launching {
 namespace {

@@ -2,8 +2,8 @@
 #include <exception>
 #include <string>
 
+#include "base/error_file.h"
 #include "base/exception_text.h"
-#include "base/files/error_file.h"
 #include "brigade/launch.h"
 
 namespace brigade {

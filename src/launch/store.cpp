@@ -7,7 +7,6 @@
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/rendezvous.h"
-#include "group/store/tcp_store.h"
 #include "group/store/watchdog.h"
 
 namespace brigade::launching {

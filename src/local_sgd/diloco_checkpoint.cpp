@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "brigade/local_sgd.h"
-#include "local_sgd/diloco_state.h"
+#include "local_sgd/diloco.h"
 
 namespace brigade::optim {
 namespace {

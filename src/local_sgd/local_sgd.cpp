@@ -1,6 +1,24 @@
 #include "brigade/local_sgd.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
 #include "local_sgd/local_sgd_core.h"
+
+namespace brigade::optim::detail {
+
+InnerStep step_each(
+    std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step_param,
+    std::vector<at::Tensor> parameters) {
+  return [step_param = std::move(step_param), parameters = std::move(parameters)] {
+    at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : parameters) {
+      if (parameter.grad().defined()) step_param(parameter, parameter.grad());
+    }
+  };
+}
+
+}  // namespace brigade::optim::detail
 
 namespace brigade::optim {
 

@@ -1,3 +1,5 @@
+#include "optim/clip_grad_norm.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -5,7 +7,7 @@
 
 #include "brigade/error.h"
 #include "brigade/optimizer_in_backward.h"
-#include "optim/norm.h"
+#include "kernels/sum_squares.h"
 
 namespace brigade::optim {
 
@@ -26,6 +28,21 @@ double clip_grad_norm(DdpCore& core, double max_norm) {
   if (factor < 1)
     for (at::Tensor gradient : gradients) gradient.mul_(factor);
   return std::sqrt(squares);
+}
+
+double squares_in(const at::Tensor& gradient) {
+  if (gradient.is_sparse()) return squares_in(gradient._values());
+  if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat &&
+      gradient.is_non_overlapping_and_dense()) {
+    return kernels::sum_squares(
+        {gradient.const_data_ptr<float>(), static_cast<std::size_t>(gradient.numel())});
+  }
+  const double norm = at::linalg_vector_norm(gradient).to(at::kDouble).item<double>();
+  return norm * norm;
+}
+
+double clipping_factor(double squares, double max_norm) {
+  return std::min(max_norm / (std::sqrt(squares) + kAgainstZero), 1.0);
 }
 
 }  // namespace brigade::optim

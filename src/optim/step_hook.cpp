@@ -8,7 +8,7 @@
 #include <map>
 
 #include "hooks/stream_use.h"
-#include "optim/norm.h"
+#include "optim/clip_grad_norm.h"
 
 namespace brigade::optim {
 namespace {

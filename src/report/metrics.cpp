@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/report.h"
 
 namespace brigade::report {

@@ -4,10 +4,9 @@
 #include <set>
 #include <sstream>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "base/number_text.h"
 #include "report/charts.h"
-#include "report/style.h"
 #include "report/svg.h"
 #include "report/waiting.h"
 

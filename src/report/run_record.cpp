@@ -1,5 +1,10 @@
-#include <algorithm>
+#include "report/run_record.h"
 
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "brigade/error.h"
 #include "brigade/report.h"
 
 namespace brigade::report {
@@ -86,6 +91,166 @@ const Series* baseline_of(const Series& series, std::span<const Series> all) {
     return other.hook == "allreduce" && other.link == series.link;
   });
   return found == all.end() ? nullptr : &*found;
+}
+
+namespace {
+
+using RecordJson = nlohmann::json;
+
+// JSON has no NaN: a loss that is none becomes null.
+RecordJson number_or_null(double value) {
+  return std::isfinite(value) ? RecordJson(value) : RecordJson(nullptr);
+}
+double number_or_nan(const RecordJson& json) {
+  return json.is_null() ? std::nan("") : json.get<double>();
+}
+
+RecordJson to_json(const StepPoint& point) {
+  RecordJson json = {{"step", point.step},
+                     {"seconds", point.seconds},
+                     {"step_ms", point.step_ms},
+                     {"loss", number_or_null(point.loss)},
+                     {"bytes_sent", point.bytes_sent},
+                     {"overlap", point.overlap}};
+  if (point.accuracy) json["accuracy"] = *point.accuracy;
+  return json;
+}
+
+StepPoint point_from(const RecordJson& json) {
+  StepPoint point{.step = json.at("step"),
+                  .seconds = json.at("seconds"),
+                  .step_ms = json.at("step_ms"),
+                  .loss = number_or_nan(json.at("loss")),
+                  .accuracy = std::nullopt,
+                  .bytes_sent = json.at("bytes_sent"),
+                  .overlap = json.at("overlap")};
+  if (json.contains("accuracy")) point.accuracy = json["accuracy"].get<double>();
+  return point;
+}
+
+RecordJson to_json(const Span& span) {
+  return {static_cast<int>(span.kind),
+          span.rank,
+          span.station,
+          span.step,
+          span.bucket,
+          span.lane,
+          span.bytes,
+          span.ready_us,
+          span.begin_us,
+          span.end_us};
+}
+
+Span span_from(const RecordJson& json) {
+  return {.kind = static_cast<Span::Kind>(json.at(0).get<int>()),
+          .rank = json.at(1),
+          .station = json.at(2),
+          .step = json.at(3),
+          .bucket = json.at(4),
+          .lane = json.at(5),
+          .bytes = json.at(6),
+          .ready_us = json.at(7),
+          .begin_us = json.at(8),
+          .end_us = json.at(9)};
+}
+
+RecordJson to_json(const GenerationMark& mark) {
+  return {{"step", mark.step}, {"members", mark.members}, {"why", mark.why}};
+}
+
+template <class T, class Convert>
+RecordJson list(const std::vector<T>& all, Convert convert) {
+  RecordJson json = RecordJson::array();
+  for (const T& one : all) json.push_back(convert(one));
+  return json;
+}
+
+RecordJson to_json(const Series& series) {
+  return {{"hook", series.hook},
+          {"link", series.link},
+          {"takes_mean", series.takes_mean},
+          {"test_accuracy", number_or_null(series.test_accuracy)},
+          {"final_loss", number_or_null(series.final_loss)},
+          {"step_ms", series.step_ms},
+          {"bytes_per_step", series.bytes_per_step},
+          {"gradient_bytes", series.gradient_bytes},
+          {"overlap", series.overlap},
+          {"fingerprints", series.fingerprints},
+          {"replicas_identical", series.identical()},
+          {"generations",
+           list(series.generations, [](const GenerationMark& m) { return to_json(m); })},
+          {"points", list(series.points, [](const StepPoint& p) { return to_json(p); })},
+          {"spans", list(series.spans, [](const Span& span) { return to_json(span); })}};
+}
+
+Series series_from(const RecordJson& json) {
+  Series series{.hook = json.at("hook"),
+                .link = json.at("link"),
+                .takes_mean = json.at("takes_mean"),
+                .points = {},
+                .spans = {},
+                .fingerprints = json.at("fingerprints"),
+                .test_accuracy = number_or_nan(json.at("test_accuracy")),
+                .final_loss = number_or_nan(json.at("final_loss")),
+                .step_ms = json.at("step_ms"),
+                .bytes_per_step = json.at("bytes_per_step"),
+                .gradient_bytes = json.at("gradient_bytes"),
+                .overlap = json.at("overlap")};
+  for (const RecordJson& point : json.at("points"))
+    series.points.push_back(point_from(point));
+  for (const RecordJson& mark : json.value("generations", RecordJson::array()))
+    series.generations.push_back({mark.at("step"), mark.at("members"), mark.at("why")});
+  for (const RecordJson& span : json.at("spans")) series.spans.push_back(span_from(span));
+  return series;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunRecord& record) {
+  RecordJson tables = list(record.tables, [](const Table& table) {
+    return RecordJson{{"title", table.title},
+                      {"note", table.note},
+                      {"columns", table.columns},
+                      {"rows", table.rows}};
+  });
+  RecordJson setup = RecordJson::object();
+  for (const auto& [name, value] : record.setup) setup[name] = value;
+  return {{"title", record.title},
+          {"verdict", record.verdict},
+          {"setup", std::move(setup)},
+          {"command", record.command},
+          {"tables", tables},
+          {"series", list(record.series, [](const Series& s) { return to_json(s); })}};
+}
+
+RunRecord record_from_json(const nlohmann::json& json) {
+  RunRecord record{.title = json.at("title"),
+                   .verdict = json.at("verdict"),
+                   .setup = {},
+                   .command = json.at("command"),
+                   .series = {},
+                   .tables = {}};
+  for (const auto& [name, value] : json.at("setup").items())
+    record.setup.emplace_back(name, value.get<std::string>());
+  for (const RecordJson& series : json.at("series"))
+    record.series.push_back(series_from(series));
+  for (const RecordJson& table : json.at("tables")) {
+    record.tables.push_back({.title = table.at("title"),
+                             .note = table.at("note"),
+                             .columns = table.at("columns"),
+                             .rows = table.at("rows")});
+  }
+  return record;
+}
+
+std::string json_text(const RunRecord& record) { return to_json(record).dump(); }
+
+RunRecord record_from_text(std::string_view json) {
+  try {
+    return record_from_json(RecordJson::parse(json));
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(std::string("not the record of a run: ") + error.what());
+  }
 }
 
 }  // namespace brigade::report

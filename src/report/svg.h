@@ -1,4 +1,4 @@
-// What the report's drawings are made of.
+// What the report is made of: its drawings, its look, and what its page does.
 #pragma once
 #include <string>
 #include <string_view>
@@ -31,5 +31,8 @@ class Scale {
   Kind kind_;
   double low_, high_, from_, to_;
 };
+
+extern const char* const kReportStyle;   // CSS
+extern const char* const kReportScript;  // JavaScript
 
 }  // namespace brigade::report

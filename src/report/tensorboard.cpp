@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/report.h"
 #include "report/tensorboard_records.h"
 

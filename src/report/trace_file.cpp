@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/report.h"
 
 namespace brigade::report {

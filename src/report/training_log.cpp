@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/files/atomic_file.h"
-#include "base/files/input_file.h"
+#include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "brigade/error.h"
 #include "brigade/report.h"
 #include "report/history.h"

@@ -8,10 +8,8 @@
 #include "brigade/zero.h"
 #include "exchange/sharded_exchange.h"
 #include "optim/step_hook.h"
-#include "zero/group_checks.h"
-#include "zero/hook_factories.h"
 #include "zero/shard_state.h"
-#include "zero/zero_state.h"
+#include "zero/zero_groups.h"
 
 namespace brigade::optim {
 namespace {

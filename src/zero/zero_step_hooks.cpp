@@ -10,7 +10,7 @@
 #include "brigade/zero.h"
 #include "exchange/flat_buffer.h"
 #include "optim/step_hook.h"
-#include "zero/hook_factories.h"
+#include "zero/zero_groups.h"
 
 namespace brigade::optim {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 #include "brigade/error.h"
 #include "support/command.h"
 

@@ -1,5 +1,5 @@
 // What a worker tells its launcher through a file.
-#include "base/files/error_file.h"
+#include "base/error_file.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 #include "support/command.h"
 
 namespace brigade::testing {

@@ -1,4 +1,4 @@
-#include "base/files/input_file.h"
+#include "base/input_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,3 +1,5 @@
+#include "codec/codec.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "brigade/error.h"
-#include "codec/codecs.h"
 #include "kernels/patterns.h"
 
 namespace brigade {

@@ -1,7 +1,8 @@
 // The CUDA kernels give the CPU's bytes.
+#include "codec/codec.h"
+
 #include <ATen/ATen.h>
 
-#include "codec/codecs.h"
 #include "codec/cuda_module.h"
 #include "cuda/on_gpu.h"
 #include "kernels/patterns.h"

@@ -1,7 +1,6 @@
 // Ranks that drift apart are found out.
-#include "engine/agreement/replicas.h"
-
 #include "ddp/models.h"
+#include "engine/replica_hashes.h"
 
 namespace brigade::testing {
 namespace {

@@ -1,5 +1,5 @@
 // The launcher's decisions, with messages through a real store and a clock of the test's.
-#include "launch/elastic/membership.h"
+#include "launch/membership.h"
 
 #include <gtest/gtest.h>
 

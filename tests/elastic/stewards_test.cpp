@@ -6,8 +6,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "launch/elastic/guest_steward.h"
-#include "launch/elastic/job_steward.h"
+#include "launch/coordinator.h"
+#include "launch/follower.h"
 
 namespace brigade::launching {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/exception_text.h"
 #include "engine/buckets.h"
-#include "engine/failure/watched_ledger.h"
+#include "engine/failure/watched_group.h"
 #include "support/ranks.h"
 
 namespace brigade {

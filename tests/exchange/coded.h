@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "codec/codecs.h"
+#include "codec/codec.h"
 
 namespace brigade::testing {
 

@@ -1,8 +1,7 @@
-#include "exchange/flat_sender.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "exchange/flat_buffer.h"
 #include "support/ranks.h"
 
 namespace brigade {

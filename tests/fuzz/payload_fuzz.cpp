@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "codec/codecs.h"
+#include "codec/codec.h"
 #include "fuzz.h"
 
 namespace {

@@ -15,7 +15,7 @@
 
 #include "brigade/launch.h"
 #include "brigade/process_group.h"
-#include "launch/workers/worker_family.h"
+#include "launch/workers/job_processes.h"
 #include "support/command.h"
 
 namespace brigade {

@@ -17,7 +17,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/files/read_whole.h"
+#include "base/input_file.h"
 #include "support/folders_of_test.h"
 
 namespace brigade::testing {

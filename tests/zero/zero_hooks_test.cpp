@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "brigade/zero.h"
-#include "zero/hook_factories.h"
+#include "zero/zero_groups.h"
 #include "zero/zero_models.h"
 
 namespace brigade::testing {

@@ -1,8 +1,10 @@
 #include <ATen/ATen.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <variant>
 
+#include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
 #include "engine/comm/lane.h"
@@ -340,5 +342,23 @@ Task<void> Comm::reduce_scatter(at::Tensor input, at::Tensor output) {
   at::Tensor sum = output.view({-1});
   at::sum_out(sum, parts.view({size(), -1}), 0);
 }
+
+void Comm::Lane::begin_stretch_inline() {
+  if (!run.device_lanes) return;
+  run.device_lanes->begin_stretch(station);
+  began = run.device_point();
+}
+
+void Comm::Lane::end_stretch_inline() {
+  if (!run.device_lanes) return;
+  run.device_lanes->end_stretch(station);
+  ended = run.device_point();
+  run.note(TraceEvent::Kind::compute, station, order, began, ended);
+}
+
+GroupScope::GroupScope(Comm& comm, ProcessGroup group)
+    : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).over, std::move(group))) {}
+
+GroupScope::~GroupScope() { Comm::Lane::of(comm_).over = std::move(before_); }
 
 }  // namespace brigade

@@ -56,4 +56,11 @@ class FailureStore {
   std::atomic<int64_t> beats_{0};
 };
 
+// What a collective's error says to people.
+
+// Says in the text who did not take part, where that can be told: the rank that a broken
+// connection leads to, or, at a time limit, those that nothing is heard of. Does not decide
+// what happened; may listen to the others for less than a second.
+void explain(base::Cause& cause, FailureStore& failures);
+
 }  // namespace brigade::engine

@@ -3,8 +3,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/exception_text.h"
-#include "engine/failure/explain.h"
-#include "engine/failure/watched_ledger.h"
+#include "engine/failure/failure_store.h"
 #include "group/abort_switch.h"
 #include "torch_port/typed_wait.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "base/files/error_file.h"
+#include "base/error_file.h"
 
 namespace brigade::group {
 

@@ -11,7 +11,7 @@
 #include "brigade/hooks.h"
 #include "brigade/process_group.h"
 #include "hooks/auto/step_clock.h"
-#include "hooks/dense.h"
+#include "hooks/factories.h"
 #include "hooks/hook_text.h"
 #include "hooks/stream_use.h"
 

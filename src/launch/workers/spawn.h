@@ -1,4 +1,5 @@
-// Starts one worker process.
+// Starts one worker process, with the variables that a worker of `brigade run` finds:
+// torchrun's, and a few more.
 #pragma once
 #include <signal.h>
 #include <sys/types.h>
@@ -8,7 +9,26 @@
 #include <string>
 #include <vector>
 
+#include "brigade/launch.h"
+
 namespace brigade::launching {
+
+// Where a host's workers stand in the job.
+struct Place {
+  int attempt = 0;
+  int first_rank = 0;
+  int world = 0;
+  int node = 0;
+  // Of the store.
+  std::string master;
+  int port = 0;
+  std::string run_id;
+};
+
+// `workers`: of this host.
+std::map<std::string, std::string> worker_environment(int local_rank, int workers,
+                                                      const Place& place,
+                                                      const LaunchOptions& options);
 
 // What a worker does: either calls a function, or becomes a program.
 struct WorkerBody {

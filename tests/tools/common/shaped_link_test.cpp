@@ -14,8 +14,7 @@
 
 #include "brigade/error.h"
 #include "brigade/launch.h"
-#include "common/options/number_text.h"
-#include "common/options/quantities.h"
+#include "common/options.h"
 #include "support/network_namespaces.h"
 
 namespace brigade::tool {

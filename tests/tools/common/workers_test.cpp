@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "brigade/launch.h"
-#include "common/answers.h"
+#include "common/json.h"
 #include "common/shaped_link.h"
 #include "support/network_namespaces.h"
 

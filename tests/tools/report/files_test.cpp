@@ -10,10 +10,10 @@
 
 #include "brigade/hooks.h"
 #include "brigade/report.h"
-#include "common/options/number_text.h"
-#include "common/records.h"
+#include "common/json.h"
+#include "common/options.h"
 #include "common/terminal.h"
-#include "report/run_record_json.h"
+#include "report/run_record.h"
 #include "report/svg.h"
 #include "report/tensorboard_records.h"
 #include "support/command.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/hook_choice.h"
-#include "common/options/number_text.h"
+#include "common/options.h"
 #include "common/pays_below.h"
 #include "common/terminal.h"
 

@@ -7,9 +7,9 @@
 
 #include "bench/reduction.h"
 #include "brigade/error.h"
-#include "common/answers.h"
 #include "common/hook_choice.h"
-#include "common/options/number_text.h"
+#include "common/json.h"
+#include "common/options.h"
 #include "common/terminal.h"
 
 // The script itself, in the program's read-only data.

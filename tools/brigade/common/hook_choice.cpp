@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "brigade/hooks.h"
-#include "common/options/quantities.h"
+#include "common/options.h"
 #include "hooks/hook_text.h"
 
 namespace brigade::tool {

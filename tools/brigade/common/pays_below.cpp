@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/options/number_text.h"
+#include "common/options.h"
 
 namespace brigade::tool {
 

@@ -15,8 +15,7 @@
 
 #include "brigade/error.h"
 #include "common/libtorch_log.h"
-#include "common/options/number_text.h"
-#include "common/options/quantities.h"
+#include "common/options.h"
 
 namespace brigade::tool {
 namespace {

@@ -4,15 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/error.h"
 #include "brigade/hooks.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
-#include "common/options/number_between.h"
-#include "common/options/number_text.h"
-#include "common/options/option_checks.h"
-#include "common/options/quantities.h"
+#include "common/options.h"
 #include "common/shaped_link.h"
 #include "common/terminal.h"
 #include "demo/files.h"
@@ -20,7 +17,7 @@
 #include "demo/print.h"
 #include "demo/side_by_side.h"
 #include "demo/verdict.h"
-#include "report/run_record_json.h"
+#include "report/run_record.h"
 
 namespace brigade::tool {
 namespace {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/report.h"
 
 namespace brigade::tool {

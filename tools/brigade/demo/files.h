@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "common/records.h"
+#include "common/json.h"
 #include "common/terminal.h"
 
 namespace brigade::tool {

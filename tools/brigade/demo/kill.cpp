@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "base/files/atomic_file.h"
+#include "base/atomic_file.h"
 #include "brigade/error.h"
 #include "brigade/hooks.h"
 #include "brigade/launch.h"

@@ -1,6 +1,6 @@
 #include "demo/print.h"
 
-#include "common/options/number_text.h"
+#include "common/options.h"
 
 namespace brigade::tool {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/records.h"
+#include "common/json.h"
 #include "common/terminal.h"
 
 namespace brigade::tool {

@@ -4,11 +4,11 @@
 
 #include <memory>
 
-#include "common/answers.h"
-#include "common/options/number_text.h"
+#include "common/json.h"
+#include "common/options.h"
 #include "common/shaped_link.h"
 #include "demo/print.h"
-#include "report/run_record_json.h"
+#include "report/run_record.h"
 
 namespace brigade::tool {
 namespace {

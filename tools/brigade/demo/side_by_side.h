@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "common/records.h"
+#include "common/json.h"
 #include "common/workers.h"
 #include "demo/training.h"
 

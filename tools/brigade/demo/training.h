@@ -6,7 +6,7 @@
 #include <string>
 
 #include "brigade/process_group.h"
-#include "common/records.h"
+#include "common/json.h"
 #include "common/workers.h"
 #include "train/data/data.h"
 

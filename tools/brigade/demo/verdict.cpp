@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "common/hook_choice.h"
-#include "common/options/number_text.h"
+#include "common/options.h"
 #include "common/pays_below.h"
 
 namespace brigade::tool {

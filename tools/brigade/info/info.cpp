@@ -21,7 +21,7 @@
 #include "codec/cuda_module.h"
 #include "common/accelerator.h"
 #include "common/command.h"
-#include "common/json_file.h"
+#include "common/json.h"
 #include "common/shaped_link.h"
 #include "kernels/isa.h"
 #include "torch_port/cuda_driver.h"

@@ -11,7 +11,7 @@
 #include "base/exception_text.h"
 #include "brigade/launch.h"
 #include "common/command.h"
-#include "common/json_file.h"
+#include "common/json.h"
 #include "common/shared_memory.h"
 #include "common/terminal.h"
 #include "common/workers.h"

@@ -13,7 +13,7 @@
 #include "brigade/optim.h"
 #include "brigade/report.h"
 #include "common/fingerprint.h"
-#include "common/records.h"
+#include "common/json.h"
 #include "group/store/mailbox.h"
 #include "report/history.h"
 #include "train/batches.h"

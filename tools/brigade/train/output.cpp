@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/json_file.h"
-#include "common/options/number_text.h"
+#include "common/json.h"
+#include "common/options.h"
 
 namespace brigade::tool {
 namespace {

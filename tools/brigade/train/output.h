@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "brigade/report.h"
-#include "common/records.h"
+#include "common/json.h"
 #include "common/terminal.h"
 #include "report/history.h"
 #include "train/options.h"

@@ -4,16 +4,16 @@
 #include <memory>
 #include <sstream>
 
-#include "base/files/atomic_file.h"
-#include "base/files/read_whole.h"
+#include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "brigade/checkpoint.h"
 #include "brigade/hooks.h"
 #include "brigade/launch.h"
 #include "brigade/optim.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
-#include "common/json_file.h"
-#include "common/options/option_checks.h"
+#include "common/json.h"
+#include "common/options.h"
 #include "common/shaped_link.h"
 #include "train/batches.h"
 #include "train/elastic.h"

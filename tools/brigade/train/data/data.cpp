@@ -6,8 +6,8 @@
 #include <array>
 #include <sstream>
 
-#include "base/files/input_file.h"
 #include "base/hash.h"
+#include "base/input_file.h"
 #include "base/option_spec.h"
 #include "brigade/error.h"
 #include "train/data/digits.h"

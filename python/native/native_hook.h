@@ -1,0 +1,147 @@
+// A native hook at work over a group of torch.distributed: behind a Reducer of Python's
+// DDP, or called bucket by bucket as a comm hook.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <utility>
+#include <vector>
+
+#include "announcement.h"
+#include "engine/bucket_layout.h"
+#include "engine/engine.h"
+#include "engine/reducer_hook.h"
+#include "interruptible.h"
+
+namespace c10d {
+class Reducer;
+}
+
+namespace brigade::python {
+
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+// Collective over `group`: what serves tensors of `device` in it. Does not keep the group
+// itself alive, only its backend and its store.
+ProcessGroup adopt(c10d::ProcessGroup& group, c10::DeviceType device);
+// The same where nothing but texts goes through the group: any of its backends does.
+ProcessGroup adopt_any(c10d::ProcessGroup& group);
+
+class FutureLimit;
+
+// Has threads, which must end before the interpreter does.
+class Closeable {
+ public:
+  Closeable(const Closeable&) = delete;
+  Closeable& operator=(const Closeable&) = delete;
+  // Ends its threads; what is under way fails. A second call does nothing.
+  virtual void close() = 0;
+  // All that there are.
+  static void close_all();
+
+ protected:
+  Closeable();
+  // REQUIRES: not_open() was called, by the destructor of what can be closed.
+  virtual ~Closeable() = default;
+  void not_open();
+};
+
+// Thread-safe. No function here wants the GIL, or may be called with it.
+class Reduction : public Closeable {
+ public:
+  // Waits for nobody: the ranks of `group` meet at the first bucket. Does not keep the
+  // group alive.
+  Reduction(c10d::ProcessGroup& group, c10::DeviceType device, std::shared_ptr<Hook> hook);
+  ~Reduction() override;
+
+  // Parameters without a name are numbered in the order in which they come.
+  void set_names(const std::vector<std::pair<at::Tensor, std::string>>& names);
+  // What the hook is told at the beginning of each backward pass.
+  void set_pass(const HookPass& pass);
+  // Between iterations. Throws HookError once something has failed.
+  void set_hook(std::shared_ptr<Hook> hook);
+  std::shared_ptr<Hook> hook() const;
+  FuturePtr run(const c10d::GradBucket& bucket);
+  // The same, after all ranks have compared what such a bucket holds, once for each kind of
+  // bucket: for one that comes without its Reducer.
+  FuturePtr run_alone(const c10d::GradBucket& bucket);
+  // Collective. Throws MismatchError unless all ranks have the same buckets.
+  void agree_on(const engine::Buckets& buckets);
+  HookStats stats() const;
+  void close() override;
+  // The same hook, for the same model, over another group.
+  std::shared_ptr<Reduction> over(c10d::ProcessGroup& group, c10::DeviceType device) const;
+  // What has met already; empty: nothing has.
+  std::shared_ptr<engine::Engine> engine() const;
+
+ private:
+  // Collective when it is called for the first time.
+  std::shared_ptr<engine::Engine> connect();
+  std::vector<std::string> names_of(const c10d::GradBucket& bucket);
+
+  const c10::weak_intrusive_ptr<c10d::ProcessGroup> group_;
+  const c10::DeviceType device_;
+  std::mutex connecting_;  // locked before mutex_
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Hook> hook_;
+  std::shared_ptr<engine::Engine> engine_;
+  bool closed_ = false;
+  engine::ParameterNames names_;
+  HookPass pass_;
+  std::atomic<int> layouts_{0};   // compared so far
+  std::set<std::string> agreed_;  // what buckets that came alone hold
+};
+
+// Runs the buckets of a Reducer, for as long as it lives: it holds the current hook.
+class HookSlot {
+ public:
+  using Group = c10d::ProcessGroup;
+  // Either a Reduction or any other comm hook. `group`: the Reducer's, for a Reduction that
+  // goes on over another one when the Reducer does (DDP._update_process_group); null: its
+  // group is its own affair.
+  void put(std::shared_ptr<Reduction> reduction, Group* group);
+  void put(std::shared_ptr<c10d::CommHookInterface> other, std::string name);
+  // Tells the other ranks of the model's group what was put; the next pass finds out
+  // whether they have put the same. See Announcement.
+  void announce(Group& group, const std::string& model, const std::string& hook);
+  std::shared_ptr<Reduction> reduction() const;
+  const std::shared_ptr<engine::ReducerHook> reducer_hook =
+      std::make_shared<engine::ReducerHook>();
+
+  FuturePtr run(c10d::GradBucket& bucket, c10d::Reducer& reducer);
+  // Whether the caller is the hook that is in here, at work.
+  bool runs_here() const;
+  at::Tensor result_of(const c10::IValue& value);
+
+ private:
+  std::shared_ptr<c10d::CommHookInterface> other() const;
+  FuturePtr run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer);
+  void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
+  void confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer);
+
+  mutable std::mutex mutex_;
+  // Of what was put since the last pass, and the group it was told to.
+  std::unique_ptr<Announcement> announcement_;
+  std::optional<c10::weak_intrusive_ptr<Group>> announced_to_;
+  std::shared_ptr<Reduction> reduction_;
+  // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
+  std::optional<c10::weak_intrusive_ptr<Group>> followed_;
+  std::shared_ptr<c10d::CommHookInterface> other_;
+  std::string name_of_other_;
+  std::shared_ptr<FutureLimit> limit_;  // of the other's futures
+  InterruptibleWait wait_;              // used under the Reducer's lock only
+};
+
+// The time limit of a group's collectives.
+std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group);
+
+// Throws when the Reducer has a hook already.
+void attach(c10d::Reducer& reducer, std::shared_ptr<HookSlot> slot);
+
+}  // namespace brigade::python

@@ -1,0 +1,82 @@
+// The steward of the host that has the store: decides for the whole job.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "brigade/launch.h"
+#include "launch/host_link.h"
+#include "launch/job_control.h"
+#include "launch/membership.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace brigade::launching {
+
+// A worker's number and its place among this host's workers are the same here.
+class JobSteward : public JobControl {
+ public:
+  // `limit`: how long a worker may take to become ready, if it is more than a minute, and
+  // how long another host may be silent.
+  JobSteward(const LaunchOptions& options, std::chrono::milliseconds limit);
+
+  // The store that the workers use. To be called once.
+  void serve(c10::intrusive_ptr<c10d::Store> store);
+  // Lets other hosts in. `workers`: this host's. After serve().
+  void open_to_guests(const c10::intrusive_ptr<c10d::Store>& store, int workers,
+                      const std::string& run_id);
+  // Tells all guests that the job is over, and gives them `limit` to leave.
+  void dismiss_guests(const std::string& text, int exit_code,
+                      std::chrono::milliseconds limit);
+
+  std::optional<int> first_number() const override { return 0; }
+  void started(int worker, int local_rank) override;
+  bool goes_on_without(int worker, bool ended_well, const base::Cause& how) override;
+  Actions poll() override;
+  std::string over() const override { return over_; }
+
+ private:
+  using Time = Membership::Time;
+  struct Guest {
+    std::string name;
+    int to_start = 0;  // it was told to start so many, and has not done so yet
+    bool told_known = false;
+    std::set<int> told_to_kill;
+  };
+
+  int to_come() const;
+  int hosts() const { return 1 + static_cast<int>(guests_.size()); }
+  std::string why_over(Time now);
+  void replace(int worker, int local_rank);
+  void hear_guests(Time now);
+  void read(int guest, const std::string& text, Time now);
+  void welcome(int guest, const std::string& name, int workers);
+  void lose_silent_guests(Time now);
+  void lose(int guest, const std::string& how, Time now);
+  void tell_guests();
+  void kill(const std::vector<int>& stuck, Actions& actions);
+  std::vector<int> late_workers() const;
+
+  const ElasticLaunch options_;
+  const int max_hosts_;
+  const std::string given_run_id_;
+  const std::chrono::milliseconds limit_;
+  int restarts_left_;
+  std::unique_ptr<group::LauncherMailbox> mail_;
+  std::unique_ptr<Membership> membership_;
+  std::map<int, int> local_ranks_;  // of all living workers, by number
+  std::vector<int> to_start_;       // local ranks of this host
+  std::string over_;
+  // Of a job of several hosts.
+  std::unique_ptr<GuestBook> book_;
+  std::map<int, Guest> guests_;
+  std::optional<Time> short_since_;  // fewer hosts or workers than asked for
+  bool told_finished_ = false;
+};
+
+}  // namespace brigade::launching

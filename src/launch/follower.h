@@ -1,0 +1,40 @@
+// The steward of a host that has joined an elastic job: does what the first host says.
+#pragma once
+#include <set>
+
+#include "launch/host_link.h"
+#include "launch/job_control.h"
+
+namespace brigade::launching {
+
+class GuestSteward : public JobControl {
+ public:
+  // REQUIRES: `link` has its entry, and outlives this.
+  explicit GuestSteward(GuestLink& link);
+
+  std::optional<int> first_number() const override { return number_of(0); }
+  void started(int worker, int local_rank) override;
+  bool goes_on_without(int worker, bool ended_well, const base::Cause& how) override;
+  int fd() const override { return link_.fd(); }
+  Actions poll() override;
+  std::string over() const override { return over_; }
+  // What this launcher should exit with when it is over.
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int number_of(int worker) const { return guest_ * kNumbersAHost + worker; }
+  bool is_member(int worker) const { return members_.contains(number_of(worker)); }
+  void read(const std::string& text, Actions& actions);
+
+  GuestLink& link_;
+  const int guest_;
+  std::set<int> living_;
+  int unanswered_ = 0;  // ends that were told of
+  bool known_ = false;
+  bool finished_ = false;
+  std::set<int> members_;  // once it is finished, by number
+  std::string over_;
+  int exit_code_ = 1;
+};
+
+}  // namespace brigade::launching
