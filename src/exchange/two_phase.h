@@ -23,8 +23,7 @@
 
 namespace brigade {
 
-// ---- how values are divided: into segments, which go one by one, and among their owners
-// --
+// ---- how values are divided ------------------------------------------------------------
 
 // Large buckets go in segments of about this many values, so that one is encoded while
 // another is on the wire and a third is decoded. A quarter of it makes a loopback pass of
