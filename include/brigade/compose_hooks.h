@@ -55,8 +55,8 @@ class BRIGADE_API HookWrapper : public Hook {
   Hook& inner() const { return *inner_; }
   // Gives what the inner hook makes of the bucket. If the bucket is sparse and the inner
   // hook does not take such, gives the mean. REQUIRES: the wrapper awaits as often before
-  // it for every bucket (Comm::sit_out where there is nothing to send), so that the inner
-  // hook's stretches come in the buckets' order on one thread.
+  // it for every bucket (Comm::skip where there is nothing to send), so that the inner
+  // hook's stages come in the buckets' order on one thread.
   Task<at::Tensor> reduce_inner(Bucket bucket, Comm& comm) const;
 
   // A result that is still to be multiplied with `scale`.
@@ -92,13 +92,13 @@ BRIGADE_API std::shared_ptr<Hook> in_dtype(at::ScalarType dtype,
 class BRIGADE_API RevertibleHook {
  public:
   virtual ~RevertibleHook() = default;
-  // From now on take_back() goes back to the hook's present state. False: it cannot be
+  // From now on revert() goes back to the hook's present state. False: it cannot be
   // done, as with a hook around one that is not revertible; state() is used then. Called
   // between steps.
   virtual bool commit() = 0;
   // All that the hook keeps is again as it was at the last commit(), bit for bit. Called
   // when no bucket is under way. REQUIRES: commit() has returned true before.
-  virtual void take_back() = 0;
+  virtual void revert() = 0;
 };
 
 // For hooks around others: the same for any inner hook. One that is not revertible must not
@@ -108,9 +108,9 @@ inline bool commit_hook(Hook& hook) {
   const HookState state = hook.state();
   return state.tensors.empty() && state.values.empty();
 }
-inline void take_back_hook(Hook& hook) {
+inline void revert_hook(Hook& hook) {
   auto* revertible = dynamic_cast<RevertibleHook*>(&hook);
-  revertible ? revertible->take_back() : hook.reset();
+  revertible ? revertible->revert() : hook.reset();
 }
 
 // ---- group scope ------------------------------------------------------------------------
@@ -203,13 +203,13 @@ class BRIGADE_API BucketSequence {
 
 // While it lives, what `comm` and lanes split from it send counts under a name of its own
 // too: HookStats::parts.
-class BRIGADE_API CountScope {
+class BRIGADE_API TrafficLabel {
  public:
   // `bytes_before`: of the gradients that this is about.
-  CountScope(Comm& comm, std::string name, int64_t bytes_before);
-  ~CountScope();
-  CountScope(const CountScope&) = delete;
-  CountScope& operator=(const CountScope&) = delete;
+  TrafficLabel(Comm& comm, std::string name, int64_t bytes_before);
+  ~TrafficLabel();
+  TrafficLabel(const TrafficLabel&) = delete;
+  TrafficLabel& operator=(const TrafficLabel&) = delete;
 
  private:
   Comm& comm_;

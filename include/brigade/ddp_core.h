@@ -189,9 +189,9 @@ class BRIGADE_API DdpCore {
  public:
   // Answers to those who work beside a model, such as an optimizer that was made for it. It
   // may be copied, and may outlive the model.
-  class Watch {
+  class ModelHandle {
    public:
-    Watch() = default;  // of no model
+    ModelHandle() = default;  // of no model
 
     // Whether the model is inside of join(). False when the model is gone.
     bool joining() const;
@@ -202,7 +202,7 @@ class BRIGADE_API DdpCore {
 
    private:
     friend class DdpCore;
-    explicit Watch(std::weak_ptr<const State> state) : state_(std::move(state)) {}
+    explicit ModelHandle(std::weak_ptr<const State> state) : state_(std::move(state)) {}
     std::weak_ptr<const State> state_;
   };
 
@@ -296,7 +296,7 @@ class BRIGADE_API DdpCore {
   // Between iterations, with the same names on all ranks: goes on with these buckets, as a
   // new model does with DdpOptions::first_buckets. Throws ConfigError as that does.
   void begin_with_buckets(const std::vector<std::vector<std::string>>& names);
-  Watch watch() const;
+  ModelHandle handle() const;
 
  private:
   std::shared_ptr<State> state_;

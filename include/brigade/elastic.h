@@ -115,8 +115,8 @@ class BRIGADE_API ElasticSampler {
   at::Tensor order_;
 };
 
-// Training apart: see ElasticTraining::train_apart. Equal on all ranks.
-struct ElasticApart {
+// Local SGD: see ElasticTraining::train_locally. Equal on all ranks.
+struct ElasticLocalSGD {
   // Steps from one meeting to the next; 1 or more.
   int64_t period = 16;
   // DiLoCo's outer step, Nesterov's: 0.7 and 0.9 there. 1 and 0: the plain mean, local SGD.
@@ -180,7 +180,7 @@ class BRIGADE_API ElasticTraining {
   // that dies has learned since the last meeting is gone, and so may be the rows of one
   // step of a rank that survives. Before the first next(), on every rank the same. Throws
   // ConfigError for options out of range.
-  void train_apart(const ElasticApart& options);
+  void train_locally(const ElasticLocalSGD& options);
   // What makes a step in place of optimizer.step(): scaler.step(optimizer), a schedule.
   void on_step(std::function<void()> apply);
   // next() ends after so many steps in all, if the epochs do not end before. Every rank

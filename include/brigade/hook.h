@@ -12,8 +12,8 @@
 //
 // Between two co_awaits the code runs on a thread of the engine (with NCCL: on the autograd
 // thread, with a side stream as the current one). Two buckets may be inside the same hook
-// at once, but never inside the same stretch between two co_awaits: state touched in one
-// stretch only needs no lock.
+// at once, but never inside the same stage between two co_awaits: state touched in one
+// stage only needs no lock.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -36,7 +36,7 @@ namespace brigade {
 //
 // What the engine did with each bucket and when, for timelines.
 
-// A stretch of time of one bucket at one station. Stations count from 0: the k-th stretch
+// A span of time of one bucket at one station. Stations count from 0: the k-th stage
 // of a hook's code runs on the thread of station k, and station k's group carries its k-th
 // collective. With NCCL a station is a communicator, and times are the device's own: when
 // its streams came to the work, not when the host asked for it.
@@ -171,7 +171,7 @@ class BRIGADE_API Comm {
   Collective broadcast(at::Tensor tensor, int root);
   // For a rank that takes no part in `count` collectives which others await at this point,
   // in a group that it is not in. What it awaits afterwards then meets theirs.
-  Collective sit_out(int count = 1);
+  Collective skip(int count = 1);
   // How many collectives were awaited or sat out for the bucket so far, one after the
   // other.
   int collectives_so_far() const;
@@ -277,7 +277,7 @@ struct HookStats {
   // "flat", or, when the hook treats the ranks of a host as one, how they sit:
   // "2 hosts x 4 ranks" (HostLayout::text).
   std::string shape = "flat";
-  // Since the hook was set, by the name of a part of the hook's work (CountScope); for
+  // Since the hook was set, by the name of a part of the hook's work (TrafficLabel); for
   // rules: by rule. Here reduce_seconds is the time that the part was under way, and
   // encode, decode and hidden seconds are 0.
   std::map<std::string, HookTraffic> parts = {};

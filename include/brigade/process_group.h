@@ -59,9 +59,9 @@ struct BRIGADE_API HostLayout {
   // The places that there are on every host: as many as the smallest host has ranks.
   int places() const;
   // The ranks of this rank's host.
-  const std::vector<int>& mates() const { return ranks[static_cast<size_t>(host)]; }
+  const std::vector<int>& host_ranks() const { return ranks[static_cast<size_t>(host)]; }
   // The ranks of this rank's place, by host. Empty if not every host has that place.
-  std::vector<int> peers() const;
+  std::vector<int> cross_host_ranks() const;
   // There are several hosts, and one of them has several ranks.
   bool shares_hosts() const { return ranks.size() > 1 && ranks.size() < host_of.size(); }
   // "2 hosts x 4 ranks"; of unequal hosts "2 hosts x 3 of 3 to 4 ranks".
@@ -128,8 +128,8 @@ class BRIGADE_API ProcessGroup {
   // whatever their length: their hashes are compared first. `what` is the plural of the
   // thing that is compared, "hooks" for instance, and equal on all ranks; `remedy` is the
   // last line of the error, and says what to do.
-  void agree_on(const std::string& what, const std::string& mine,
-                const std::string& remedy) const;
+  void check_same(const std::string& what, const std::string& mine,
+                  const std::string& remedy) const;
   // ---- tensors: collective, unless it says otherwise. Tensors must be contiguous
   // (ConfigError), of the same shape and dtype on all ranks, and, with NCCL, on the rank's
   // device. Each blocks until it is done, with NCCL the current stream only, and throws

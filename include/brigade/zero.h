@@ -191,7 +191,7 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
     ShardFactory factory;
     std::shared_ptr<ShardOptimizer> local = nullptr;
   };
-  struct Place {
+  struct Index {
     size_t index = 0;  // in parameters_
     size_t group = 0;
   };
@@ -199,7 +199,7 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   using Locals = std::vector<std::shared_ptr<ShardOptimizer>>;
 
   void add_unchecked(ZeroGroup group);
-  void agree() const;
+  void check_same() const;
   NamedParameters share_of(const Group& group, const std::vector<int>& owners) const;
   // New optimizers, with this state, of what this rank has if parameters belong to
   // `owners`.
@@ -212,9 +212,9 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   const ZeroOptions options_;
   std::vector<at::Tensor> parameters_;
   std::vector<int> owners_;  // by index
-  std::unordered_map<const c10::TensorImpl*, Place> places_;
+  std::unordered_map<const c10::TensorImpl*, Index> places_;
   std::unique_ptr<Sender> sender_;  // null: to be made
-  DdpCore::Watch model_;            // if it is known
+  DdpCore::ModelHandle model_;      // if it is known
 };
 
 // ---- zero hooks -------------------------------------------------------------------------

@@ -39,10 +39,10 @@ class NativeHook:
 
 
 # Hooks without state: by group, then by name and kind of device.
-_shared: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, str], _native.Reduction]] = (
+_shared: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, str], _native.NativeHook]] = (
     weakref.WeakKeyDictionary())
 # Hooks with state: by what keeps the state, then by the function that was called.
-_kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _native.Reduction]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _native.NativeHook]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -79,7 +79,7 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         home = _shared.setdefault(group, {}) if keeper is None else _kept.setdefault(keeper, {})
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
-        reduction = _native.Reduction(group, kind, native.make(state, kind))
+        reduction = _native.NativeHook(group, kind, native.make(state, kind))
         if keeper is not None:  # its state has the parameters' names
             reduction.set_names(_names_in(function, state))
         with _lock:
@@ -189,7 +189,7 @@ class Attachment:
         self.without_gradients = False
 
     @property
-    def reduction(self) -> _native.Reduction | None:
+    def reduction(self) -> _native.NativeHook | None:
         """The current one; the Reducer may have moved it to another group."""
         return self.slot.reduction
 
@@ -322,7 +322,7 @@ def _install_native(model: DistributedDataParallel, found: Attachment, hook: _na
     if reduction is not None and before is group and not moved:
         reduction.set_hook(hook)
     else:
-        reduction = _native.Reduction(group, model.device.type, hook)
+        reduction = _native.NativeHook(group, model.device.type, hook)
         reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
         reduction.set_may_be_unused(bool(model.find_unused_parameters or model.static_graph))
         found.group = weakref.ref(group)

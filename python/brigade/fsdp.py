@@ -143,19 +143,19 @@ class CompressedReduceScatter:
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,
                  async_op: bool = False) -> None:
         ranks = group.size()
-        self.agree(group)
+        self.check_same(group)
         total, encoded = self._encoder.sum_of_own_row(input_tensor.view(ranks, -1).float(), group)
         output_tensor.copy_(total.div_(ranks) if _divides(op) else total)
         self.count(4 * input_tensor.numel(), encoded, ranks)
 
-    def agree(self, shards: dist.ProcessGroup | None = None) -> None:
+    def check_same(self, shards: dist.ProcessGroup | None = None) -> None:
         """Collective the first time: refuses ranks that have set something else."""
         if self._agreed:
             return
         word = self.name if self.all_reduce == self.name else f"{self.name}, all-reduce {self.all_reduce}"
         for group in (shards, self.replicas):
             if group is not None:
-                _native.agree_on(group, "reduce-scatters", word, "set the same on every rank")
+                _native.check_same(group, "reduce-scatters", word, "set the same on every rank")
         self._agreed = True
 
     def count(self, before: int, after: int, ranks: int) -> None:
@@ -189,7 +189,7 @@ class _Replicas(dist.ProcessGroup):
         ranks = self.group.size()
         if ranks == 1:
             return
-        self._comm.agree()
+        self._comm.check_same()
         length = -(-tensor.numel() // ranks)
         rows = torch.nn.functional.pad(tensor.float(), (0, ranks * length - tensor.numel())).view(ranks, length)
         total, encoded = self._parts.sum_of_own_row(rows, self.group)

@@ -178,43 +178,43 @@ void bind_hooks(py::module_& m) {
 void bind_reduction(py::module_& m) {
   // Groups and Reducers are taken by reference: the holders that torch declares for them
   // are private to its own files.
-  py::class_<Reduction, std::shared_ptr<Reduction>>(m, "Reduction")
+  py::class_<NativeHook, std::shared_ptr<NativeHook>>(m, "NativeHook")
       .def(py::init([](c10d::ProcessGroup& group, const std::string& device,
                        std::shared_ptr<Hook> hook) {
         py::gil_scoped_release unlocked;
         return ending_without_gil(
-            new Reduction(group, c10::Device(device).type(), std::move(hook)));
+            new NativeHook(group, c10::Device(device).type(), std::move(hook)));
       }))
-      .def("set_names", &Reduction::set_names, NoGil())
+      .def("set_names", &NativeHook::set_names, NoGil())
       .def("set_may_be_unused",
-           [](Reduction& reduction, bool may_be_unused) {
+           [](NativeHook& reduction, bool may_be_unused) {
              reduction.set_pass({.may_be_unused = may_be_unused});
            })
-      .def("set_hook", &Reduction::set_hook, NoGil())
-      .def_property_readonly("hook", &Reduction::hook)
+      .def("set_hook", &NativeHook::set_hook, NoGil())
+      .def_property_readonly("hook", &NativeHook::hook)
       .def(
           "run",
-          [](Reduction& reduction, c10d::GradBucket& bucket) {
+          [](NativeHook& reduction, c10d::GradBucket& bucket) {
             return to_python(reduction.run_alone(bucket));
           },
           NoGil())
-      .def("stats", &Reduction::stats)
-      .def("close", &Reduction::close, NoGil());
+      .def("stats", &NativeHook::stats)
+      .def("close", &NativeHook::close, NoGil());
   m.def("close_all", &Closeable::close_all, NoGil());
   m.def("hash_tensors", &engine::hash_tensors, NoGil());
   m.def("hash_of", &engine::hash_of);
   m.def("describe_drift", &engine::describe_drift);
   m.def(
-      "agree_on",
+      "check_same",
       [](c10d::ProcessGroup& group, const std::string& what, const std::string& mine,
-         const std::string& remedy) { adopt_any(group).agree_on(what, mine, remedy); },
+         const std::string& remedy) { adopt_any(group).check_same(what, mine, remedy); },
       NoGil());
 
   py::class_<HookSlot, std::shared_ptr<HookSlot>>(m, "HookSlot")
       .def(py::init<>())
       .def(
           "put_reduction",
-          [](HookSlot& slot, std::shared_ptr<Reduction> reduction,
+          [](HookSlot& slot, std::shared_ptr<NativeHook> reduction,
              c10d::ProcessGroup* follow) { slot.put(std::move(reduction), follow); },
           NoGil())
       .def_property_readonly("reduction", &HookSlot::reduction)

@@ -74,27 +74,27 @@ void Closeable::close_all() {
   for (Closeable* each : open().all) each->close();
 }
 
-Reduction::Reduction(Group& group, c10::DeviceType device, std::shared_ptr<Hook> hook)
+NativeHook::NativeHook(Group& group, c10::DeviceType device, std::shared_ptr<Hook> hook)
     : group_(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(&group)),
       device_(device),
       hook_(std::move(hook)) {
   backend_for(group, device);  // throws where there is none
 }
 
-Reduction::~Reduction() {
+NativeHook::~NativeHook() {
   not_open();
   close();
 }
 
-std::shared_ptr<Reduction> Reduction::over(Group& group, c10::DeviceType device) const {
-  auto other = std::make_shared<Reduction>(group, device, hook());
+std::shared_ptr<NativeHook> NativeHook::over(Group& group, c10::DeviceType device) const {
+  auto other = std::make_shared<NativeHook>(group, device, hook());
   std::lock_guard lock(mutex_);
   other->names_ = names_;
   other->pass_ = pass_;
   return other;
 }
 
-void Reduction::close() {
+void NativeHook::close() {
   std::shared_ptr<engine::Engine> engine;
   {
     std::lock_guard lock(mutex_);
@@ -104,12 +104,12 @@ void Reduction::close() {
   if (engine) engine->close();
 }
 
-std::shared_ptr<engine::Engine> Reduction::engine() const {
+std::shared_ptr<engine::Engine> NativeHook::engine() const {
   std::lock_guard lock(mutex_);
   return engine_;
 }
 
-std::shared_ptr<engine::Engine> Reduction::connect() {
+std::shared_ptr<engine::Engine> NativeHook::connect() {
   std::lock_guard only(connecting_);
   std::shared_ptr<Hook> hook;
   {
@@ -131,42 +131,42 @@ std::shared_ptr<engine::Engine> Reduction::connect() {
   return made;
 }
 
-void Reduction::set_names(const std::vector<std::pair<at::Tensor, std::string>>& names) {
+void NativeHook::set_names(const std::vector<std::pair<at::Tensor, std::string>>& names) {
   std::lock_guard lock(mutex_);
   for (const auto& [parameter, name] : names) {
     names_.set(parameter, name);
   }
 }
 
-std::vector<std::string> Reduction::names_of(const c10d::GradBucket& bucket) {
+std::vector<std::string> NativeHook::names_of(const c10d::GradBucket& bucket) {
   std::lock_guard lock(mutex_);
   return names_.of(bucket);
 }
 
-void Reduction::set_pass(const HookPass& pass) {
+void NativeHook::set_pass(const HookPass& pass) {
   std::lock_guard lock(mutex_);
   pass_ = pass;
 }
 
-void Reduction::set_hook(std::shared_ptr<Hook> hook) {
+void NativeHook::set_hook(std::shared_ptr<Hook> hook) {
   std::lock_guard lock(mutex_);
   if (engine_) engine_->set_hook(hook);
   hook_ = std::move(hook);
 }
 
-std::shared_ptr<Hook> Reduction::hook() const {
+std::shared_ptr<Hook> NativeHook::hook() const {
   std::lock_guard lock(mutex_);
   return hook_;
 }
 
-FuturePtr Reduction::run(const c10d::GradBucket& bucket) {
+FuturePtr NativeHook::run(const c10d::GradBucket& bucket) {
   const auto engine = connect();
   // Buckets come in order, and the first when all of the pass before are done.
   if (bucket.getIndex() == 0) engine->hook()->begin_pass(pass_);
   return engine->run(Bucket(bucket, names_of(bucket)));
 }
 
-void Reduction::agree_on(const engine::Buckets& buckets) {
+void NativeHook::check_same(const engine::Buckets& buckets) {
   std::string layout;
   {
     std::lock_guard lock(mutex_);
@@ -179,10 +179,10 @@ void Reduction::agree_on(const engine::Buckets& buckets) {
     const std::string place = engine->name() + "/layout" + std::to_string(layouts_++);
     meet(engine->group(), place, [&] { engine->throw_if_failed(); });
   }
-  engine::agree_on_layout(engine->group(), layout);
+  engine::check_same_layout(engine->group(), layout);
 }
 
-FuturePtr Reduction::run_alone(const c10d::GradBucket& bucket) {
+FuturePtr NativeHook::run_alone(const c10d::GradBucket& bucket) {
   std::string kind = std::to_string(bucket.getIndex());
   for (const at::Tensor& parameter : bucket.getParameters())
     kind += "; " + engine::describe(parameter);
@@ -192,19 +192,19 @@ FuturePtr Reduction::run_alone(const c10d::GradBucket& bucket) {
     known = agreed_.contains(kind);
   }
   if (!known) {
-    engine::agree_on_layout(connect()->group(), "bucket " + kind);
+    engine::check_same_layout(connect()->group(), "bucket " + kind);
     std::lock_guard lock(mutex_);
     agreed_.insert(kind);
   }
   return run(bucket);
 }
 
-HookStats Reduction::stats() const {
+HookStats NativeHook::stats() const {
   const auto engine = this->engine();
   return engine ? engine->stats() : HookStats{};
 }
 
-void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
+void HookSlot::put(std::shared_ptr<NativeHook> reduction, Group* group) {
   std::shared_ptr<c10d::CommHookInterface> other;
   std::lock_guard lock(mutex_);
   reducer_hook->forget_buckets();
@@ -216,7 +216,7 @@ void HookSlot::put(std::shared_ptr<Reduction> reduction, Group* group) {
 }
 
 void HookSlot::put(std::shared_ptr<c10d::CommHookInterface> other, std::string name) {
-  std::shared_ptr<Reduction> reduction;
+  std::shared_ptr<NativeHook> reduction;
   std::lock_guard lock(mutex_);
   name_of_other_ = std::move(name);
   if (!limit_) limit_ = std::make_shared<FutureLimit>();
@@ -225,7 +225,7 @@ void HookSlot::put(std::shared_ptr<c10d::CommHookInterface> other, std::string n
   other_.swap(other);
 }
 
-std::shared_ptr<Reduction> HookSlot::reduction() const {
+std::shared_ptr<NativeHook> HookSlot::reduction() const {
   std::lock_guard lock(mutex_);
   return reduction_;
 }
@@ -248,26 +248,26 @@ void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType de
 }
 
 void HookSlot::announce(Group& group, const std::string& model, const std::string& hook) {
-  auto announcement = std::make_unique<Announcement>(group, model, hook);
+  auto check = std::make_unique<HookCheck>(group, model, hook);
   std::lock_guard lock(mutex_);
-  announcement_.swap(announcement);
+  check_.swap(check);
   announced_to_.emplace(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(&group));
 }
 
-void HookSlot::confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
-  std::unique_ptr<Announcement> announcement;
+void HookSlot::check(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
+  std::unique_ptr<HookCheck> check;
   std::shared_ptr<engine::Engine> engine;
   const auto& group = torch_port::group_of(reducer);
   {
     std::lock_guard lock(mutex_);
-    announcement.swap(announcement_);
-    if (!announcement || announced_to_->lock() != group) return;
+    check.swap(check_);
+    if (!check || announced_to_->lock() != group) return;
     if (reduction_) engine = reduction_->engine();
   }
   std::function<std::vector<int>()> busy;
   if (engine) busy = [engine] { return engine->ranks_in_backward(); };
   try {
-    announcement->confirm(*group, bucket.getBuffer(), busy);
+    check->check(*group, bucket.getBuffer(), busy);
   } catch (const MismatchError& error) {
     if (engine) engine->fail({.kind = Failure::mismatch, .text = error.what()});
     throw;
@@ -306,11 +306,11 @@ void scale_in_join(const Hook& hook, c10d::GradBucket& bucket, c10d::Reducer& re
 
 FuturePtr HookSlot::run(c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   if (bucket.getIndex() == 0) {
-    confirm(bucket, reducer);
+    check(bucket, reducer);
     follow(torch_port::group_of(reducer), bucket.getBufferRef().device().type());
     if (const auto current = reduction())
       reducer_hook->agree_on_buckets(
-          reducer, [&](const engine::Buckets& buckets) { current->agree_on(buckets); });
+          reducer, [&](const engine::Buckets& buckets) { current->check_same(buckets); });
   }
   FuturePtr future;
   if (auto current = reduction()) {

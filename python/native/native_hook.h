@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "announcement.h"
 #include "engine/bucket_layout.h"
 #include "engine/engine.h"
 #include "engine/reducer_hook.h"
+#include "hook_check.h"
 #include "interruptible.h"
 
 namespace c10d {
@@ -52,12 +52,12 @@ class Closeable {
 };
 
 // Thread-safe. No function here wants the GIL, or may be called with it.
-class Reduction : public Closeable {
+class NativeHook : public Closeable {
  public:
   // Waits for nobody: the ranks of `group` meet at the first bucket. Does not keep the
   // group alive.
-  Reduction(c10d::ProcessGroup& group, c10::DeviceType device, std::shared_ptr<Hook> hook);
-  ~Reduction() override;
+  NativeHook(c10d::ProcessGroup& group, c10::DeviceType device, std::shared_ptr<Hook> hook);
+  ~NativeHook() override;
 
   // Parameters without a name are numbered in the order in which they come.
   void set_names(const std::vector<std::pair<at::Tensor, std::string>>& names);
@@ -71,11 +71,11 @@ class Reduction : public Closeable {
   // bucket: for one that comes without its Reducer.
   FuturePtr run_alone(const c10d::GradBucket& bucket);
   // Collective. Throws MismatchError unless all ranks have the same buckets.
-  void agree_on(const engine::Buckets& buckets);
+  void check_same(const engine::Buckets& buckets);
   HookStats stats() const;
   void close() override;
   // The same hook, for the same model, over another group.
-  std::shared_ptr<Reduction> over(c10d::ProcessGroup& group, c10::DeviceType device) const;
+  std::shared_ptr<NativeHook> over(c10d::ProcessGroup& group, c10::DeviceType device) const;
   // What has met already; empty: nothing has.
   std::shared_ptr<engine::Engine> engine() const;
 
@@ -102,15 +102,15 @@ class Reduction : public Closeable {
 class HookSlot {
  public:
   using Group = c10d::ProcessGroup;
-  // Either a Reduction or any other comm hook. `group`: the Reducer's, for a Reduction that
-  // goes on over another one when the Reducer does (DDP._update_process_group); null: its
-  // group is its own affair.
-  void put(std::shared_ptr<Reduction> reduction, Group* group);
+  // Either a NativeHook or any other comm hook. `group`: the Reducer's, for a NativeHook
+  // that goes on over another one when the Reducer does (DDP._update_process_group); null:
+  // its group is its own affair.
+  void put(std::shared_ptr<NativeHook> reduction, Group* group);
   void put(std::shared_ptr<c10d::CommHookInterface> other, std::string name);
   // Tells the other ranks of the model's group what was put; the next pass finds out
-  // whether they have put the same. See Announcement.
+  // whether they have put the same. See HookCheck.
   void announce(Group& group, const std::string& model, const std::string& hook);
-  std::shared_ptr<Reduction> reduction() const;
+  std::shared_ptr<NativeHook> reduction() const;
   const std::shared_ptr<engine::ReducerHook> reducer_hook =
       std::make_shared<engine::ReducerHook>();
 
@@ -123,13 +123,13 @@ class HookSlot {
   std::shared_ptr<c10d::CommHookInterface> other() const;
   FuturePtr run_other(c10d::GradBucket& bucket, c10d::Reducer& reducer);
   void follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device);
-  void confirm(const c10d::GradBucket& bucket, c10d::Reducer& reducer);
+  void check(const c10d::GradBucket& bucket, c10d::Reducer& reducer);
 
   mutable std::mutex mutex_;
   // Of what was put since the last pass, and the group it was told to.
-  std::unique_ptr<Announcement> announcement_;
+  std::unique_ptr<HookCheck> check_;
   std::optional<c10::weak_intrusive_ptr<Group>> announced_to_;
-  std::shared_ptr<Reduction> reduction_;
+  std::shared_ptr<NativeHook> reduction_;
   // Weak: destroy_process_group() must be able to end it. Empty: nothing to follow.
   std::optional<c10::weak_intrusive_ptr<Group>> followed_;
   std::shared_ptr<c10d::CommHookInterface> other_;

@@ -46,8 +46,8 @@ std::vector<std::string> names_of(std::span<const CheckpointPart> parts, bool pe
 }
 
 // What `mine` gives on every rank, by rank. Where it throws on one, all throw.
-std::vector<std::string> agree(const ProcessGroup& group, const std::string& what,
-                               const std::function<std::string()>& mine) {
+std::vector<std::string> check_same(const ProcessGroup& group, const std::string& what,
+                                    const std::function<std::string()>& mine) {
   std::string text;
   try {
     text = "+" + mine();
@@ -78,7 +78,7 @@ std::vector<std::string> lines_from(int rank, const std::string& text, size_t co
 // Equal on all ranks; throws when their steps are not.
 std::string agree_on_set(const std::string& folder, int64_t step,
                          const ProcessGroup& group) {
-  const auto all = agree(group, "saving a checkpoint", [&]() -> std::string {
+  const auto all = check_same(group, "saving a checkpoint", [&]() -> std::string {
     std::string text = std::to_string(step) + "\n";
     if (group.rank() != 0) {
       checkpoint::give_back_folder(folder);
@@ -137,7 +137,7 @@ std::vector<std::string> write_set(const std::string& folder, const std::string&
                                    const ProcessGroup& group,
                                    std::span<const CheckpointPart> parts) {
   try {
-    return agree(group, "writing a checkpoint", [&] {
+    return check_same(group, "writing a checkpoint", [&] {
       // Now, because a process that had the folder before has given it back.
       if (group.rank() == 0) checkpoint::claim_folder(folder);
       return write_mine(folder, set, group.rank(), parts);
@@ -256,7 +256,7 @@ std::vector<Change> prepare(const std::string& folder, const Manifest& manifest,
 std::optional<Manifest> agree_on_manifest(const std::string& folder,
                                           const ProcessGroup& group) {
   std::optional<Manifest> manifest;
-  const auto sets = agree(group, "looking for a checkpoint", [&] {
+  const auto sets = check_same(group, "looking for a checkpoint", [&] {
     manifest = read_manifest(folder);
     return manifest ? manifest->set : std::string("no checkpoint");
   });
@@ -295,7 +295,7 @@ void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup
   // From here on nothing is removed except by who has committed: a rank that learns nothing
   // of the commit, because its time limit has passed, cannot know that there will be none.
   // What stays of a set that was never committed goes with the next save.
-  agree(group, "committing a checkpoint", [&]() -> std::string {
+  check_same(group, "committing a checkpoint", [&]() -> std::string {
     if (group.rank() == 0) commit(folder, set, step, parts, checksums);
     return {};
   });
@@ -307,7 +307,7 @@ std::optional<int64_t> load_checkpoint(const std::string& folder, const ProcessG
   const auto manifest = agree_on_manifest(folder, group);
   if (!manifest) return std::nullopt;
   std::vector<Change> changes;
-  agree(group, "reading a checkpoint", [&]() -> std::string {
+  check_same(group, "reading a checkpoint", [&]() -> std::string {
     changes = prepare(folder, *manifest, group, parts);
     return {};
   });

@@ -8,7 +8,7 @@
 #include "brigade/optim.h"
 #include "brigade/optimizer_in_backward.h"
 #include "brigade/zero.h"
-#include "checkpoint/named.h"
+#include "checkpoint/named_tensors.h"
 #include "optim/torch_state.h"
 
 namespace brigade {

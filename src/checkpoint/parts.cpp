@@ -11,7 +11,7 @@
 #include "brigade/checkpoint.h"
 #include "brigade/data.h"
 #include "checkpoint/buckets.h"
-#include "checkpoint/named.h"
+#include "checkpoint/named_tensors.h"
 
 namespace brigade {
 namespace {

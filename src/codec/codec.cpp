@@ -45,12 +45,12 @@ void divide(std::span<const float> from, float divisor, std::span<float> to) {
 
 }  // namespace
 
-Codec::Way Codec::way_for(const at::Tensor& tensor) const {
-  if (path_ == CodecPath::aten) return Way::aten;
-  if (tensor.is_cpu()) return Way::cpu;
+Codec::Backend Codec::backend_for(const at::Tensor& tensor) const {
+  if (path_ == CodecPath::aten) return Backend::aten;
+  if (tensor.is_cpu()) return Backend::cpu;
   const bool kernels =
       tensor.is_cuda() && has_cuda_kernels() && cuda_kernels(tensor.device());
-  return kernels ? Way::cuda : Way::aten;
+  return kernels ? Backend::cuda : Backend::aten;
 }
 
 int64_t Codec::wire_bytes(int64_t chunk_elements) const {
@@ -75,15 +75,16 @@ void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, doubl
   const auto factor = static_cast<float>(scale);
   const int64_t split = header_bytes(chunk_elements);
   const int64_t filled = code_bytes(values.numel());
-  const Way way = way_for(values);
+  const Backend backend = backend_for(values);
   const bool empty = values.numel() == 0;
   // The kernels for CPUs go over the residual once, piece by piece.
-  const at::Tensor lost = way == Way::cpu || empty ? residual.next : residual.copied();
-  const bool divides = way != Way::cpu && divisor != 1 && lost.defined();
+  const at::Tensor lost =
+      backend == Backend::cpu || empty ? residual.next : residual.copied();
+  const bool divides = backend != Backend::cpu && divisor != 1 && lost.defined();
   // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
   const at::Tensor by = divides ? at::scalar_tensor(divisor, lost.options()) : lost;
   if (divides) lost.div_(by);
-  if (way == Way::aten) {
+  if (backend == Backend::aten) {
     wire.zero_();
     if (!empty)
       encode_aten(values, factor, lost, wire.narrow(0, 0, split),
@@ -92,7 +93,7 @@ void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, doubl
     const Bytes bytes = span_of<uint8_t>(wire);
     const Bytes headers = bytes.first(split), codes = bytes.subspan(split);
     if (values.numel() < chunk_elements || empty) {
-      if (way == Way::cuda) {
+      if (backend == Backend::cuda) {
         wire.zero_();
       } else {
         std::ranges::fill(headers, uint8_t{0});
@@ -101,7 +102,7 @@ void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, doubl
     }
     if (empty) return;
     const auto from = const_span_of<float>(values);
-    if (way == Way::cpu)
+    if (backend == Backend::cpu)
       return encode_pieces(from, factor, residual, divisor, headers, codes);
     const auto to = lost.defined() ? span_of<float>(lost) : std::span<float>{};
     on_cuda("codec " + name_, values, [&](const OnCuda& cuda) {
@@ -140,7 +141,7 @@ void Codec::reduce(const at::Tensor& own, const at::Tensor& messages,
                    const at::Tensor& wire) const {
   const int64_t bytes = wire_bytes(chunk_elements);
   const int64_t count = bytes > 0 ? messages.numel() / bytes : 0;
-  if (way_for(own) != Way::cuda || own.numel() == 0) {
+  if (backend_for(own) != Backend::cuda || own.numel() == 0) {
     for (int64_t i = 0; i < count; ++i)
       decode_add(messages.narrow(0, i * bytes, bytes), chunk_elements, own);
     return encode_share(own, chunk_elements, 1.0 / divisor, residual, divisor, wire);
@@ -180,12 +181,12 @@ void Codec::decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::
   check_wire(wire, out, chunk_elements);
   if (out.numel() == 0) return;
   const int64_t split = header_bytes(chunk_elements);
-  const Way way = way_for(out);
-  if (way != Way::aten) {
+  const Backend backend = backend_for(out);
+  if (backend != Backend::aten) {
     const ConstBytes bytes = const_span_of<uint8_t>(wire);
     const ConstBytes headers = bytes.first(split), codes = bytes.subspan(split);
     const auto to = span_of<float>(out);
-    if (way == Way::cpu) return decode_kernel(headers, codes, to, add);
+    if (backend == Backend::cpu) return decode_kernel(headers, codes, to, add);
     return on_cuda("codec " + name_, out, [&](const OnCuda& cuda) {
       return decode_cuda(cuda, headers, codes, to, add);
     });

@@ -168,8 +168,8 @@ class Codec {
                     const Residuals& residual, int divisor, const at::Tensor& wire) const;
   void encode_pieces(std::span<const float> values, float scale, const Residuals& residual,
                      int divisor, Bytes headers, Bytes codes) const;
-  enum class Way { cpu, cuda, aten };
-  Way way_for(const at::Tensor& tensor) const;
+  enum class Backend { cpu, cuda, aten };
+  Backend backend_for(const at::Tensor& tensor) const;
   // Throws brigade::Error where an argument breaks the vocabulary above.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;

@@ -98,14 +98,14 @@ void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
 }
 
 // Undoes what project() did. Values that are not finite become zero.
-void take_back(Residual& residual, const at::Tensor& m) {
+void revert(Residual& residual, const at::Tensor& m) {
   residual.sum.sub_(m).nan_to_num_(0, 0, 0);
 }
 
 void finish_one(const Matrix& matrix, const Ending& ending) {
   const bool lost = !at::isfinite(ending.check.sum()).item<bool>();
   at::Tensor q = lost ? at::Tensor() : ending.q.clone();
-  if (matrix.residual && lost) take_back(*matrix.residual, matrix.m);
+  if (matrix.residual && lost) revert(*matrix.residual, matrix.m);
   if (matrix.residual && !lost)
     matrix.residual->p = ending.p.clone(), matrix.residual->q = q;
   if (ending.start && !lost) *ending.start = q;

@@ -63,8 +63,8 @@ void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
     throw MismatchError("DistributedDataParallel was refused on " + list(refused) + ": " +
                         refusals[refused.front()]);
   }
-  group.agree_on("models or options", describe(model, options),
-                 "build the same model on every rank, and wrap it with the same options");
+  group.check_same("models or options", describe(model, options),
+                   "build the same model on every rank, and wrap it with the same options");
 }
 
 }  // namespace brigade

@@ -232,7 +232,7 @@ void DdpCore::State::prepare_forward() {
     if (missing.empty()) throw;
     throw_missing_gradients(quoted(names, missing));
   }
-  agree_on_layout();
+  check_same_layout();
 }
 
 // On a device backward() does not wait for its collectives: that the hook of another rank
@@ -325,7 +325,7 @@ void DdpCore::before_forward() {
   s.refuse_capture();
   if (s.low_precision) s.low_precision->abandon();
   if (s.watched && s.syncs()) s.watched->begin_step();
-  s.agree_on_hook();
+  s.check_same_hook();
   s.meet_before_forward();
   if (s.low_precision) s.low_precision->lower(s.model);
 }
@@ -475,16 +475,17 @@ bool DdpCore::trains(const at::Tensor& tensor) const {
   return state_->parameter_names->knows(tensor);
 }
 
-// ---- Watch ------------------------------------------------------------------------------
+// ---- ModelHandle
+// ------------------------------------------------------------------------------
 
-DdpCore::Watch DdpCore::watch() const { return Watch(state_); }
+DdpCore::ModelHandle DdpCore::handle() const { return ModelHandle(state_); }
 
-bool DdpCore::Watch::joining() const {
+bool DdpCore::ModelHandle::joining() const {
   const auto state = state_.lock();
   return state && state->joining;
 }
 
-std::vector<std::vector<at::Tensor>> DdpCore::Watch::final_buckets() const {
+std::vector<std::vector<at::Tensor>> DdpCore::ModelHandle::final_buckets() const {
   std::vector<std::vector<at::Tensor>> buckets;
   const auto state = state_.lock();
   if (!state || state->reducer->should_rebuild_buckets()) return buckets;

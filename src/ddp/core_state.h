@@ -11,7 +11,7 @@
 #include "brigade/ddp_core.h"
 #include "ddp/mixed_precision.h"
 #include "engine/engine.h"
-#include "engine/failure/watched_group.h"
+#include "engine/failure/timed_group.h"
 #include "engine/reducer_hook.h"
 
 namespace brigade {
@@ -22,7 +22,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   ProcessGroup group;
   // Over `group`: what collectives without a hook run in. Empty where there is nothing to
   // watch.
-  std::unique_ptr<engine::WatchedGroup> watched;
+  std::unique_ptr<engine::TimedGroup> watched;
 
   // The parameters that need gradients: by the Reducer's index, and back.
   std::vector<at::Tensor> trained;
@@ -107,9 +107,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void make_engine(const std::string& name = "");  // empty: a new one
   void close_engine();
   void register_hook();
-  void agree_on_hook();
-  void agree_on_layout();
-  void agree_on_engine();
+  void check_same_hook();
+  void check_same_layout();
+  void check_same_engine();
   void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
   // replicas.cpp: called in each pass that synchronises.

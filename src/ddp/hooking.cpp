@@ -12,7 +12,7 @@ void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
   const ProcessGroup& over = hook_group ? hook_group : group;
   engine = engine::Engine::make(over, name.empty() ? over.unique_name("engine") : name);
-  engine->set_hook(hook, /*agreed=*/true);  // agree_on_hook() sees to it
+  engine->set_hook(hook, /*agreed=*/true);  // check_same_hook() sees to it
   engine->trace().record(tracing);
   hook_agreed = false;
 }
@@ -51,27 +51,27 @@ void DdpCore::State::before_bucket(const c10d::GradBucket& bucket) {
   drop_what_is_in(bucket);
 }
 
-void DdpCore::State::agree_on_hook() {
+void DdpCore::State::check_same_hook() {
   if (engine) engine->throw_if_failed();
   if (hook_agreed) return;
-  group.agree_on("hooks", hook ? hook->fingerprint() : "none", engine::kSameHook);
-  if (engine) agree_on_engine();
+  group.check_same("hooks", hook ? hook->fingerprint() : "none", engine::kSameHook);
+  if (engine) check_same_engine();
   hook_agreed = true;
 }
 
 // Parameters may have become others since the constructor compared them.
-void DdpCore::State::agree_on_layout() {
+void DdpCore::State::check_same_layout() {
   reducer_hook->agree_on_buckets(*reducer, [this](const engine::Buckets& buckets) {
     const auto name = [this](const at::Tensor& parameter) {
       return parameter_names->of(parameter);
     };
-    engine::agree_on_layout(group, engine::describe_layout(buckets, name));
+    engine::check_same_layout(group, engine::describe_layout(buckets, name));
   });
 }
 
 // Ranks that had different hooks for a while have made different numbers of engines, which
 // would wait for each other under different names, or over connections already closed.
-void DdpCore::State::agree_on_engine() {
+void DdpCore::State::check_same_engine() {
   const auto names = engine->group().gather_texts("engine", engine->name());
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "" : "|") + name;

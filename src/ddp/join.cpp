@@ -49,7 +49,7 @@ at::Tensor DdpCore::State::ended_ranks(bool self) const {
 
 void DdpCore::State::shadow_pass() {
   reducer->rebuild_buckets();
-  agree_on_layout();
+  check_same_layout();
   if (has_buffers_to_sync()) broadcast_buffers(agree_on_root(false));
   at::Tensor synchronising = at::zeros({1}, at::TensorOptions(device()));
   buffer_sync = sum_over_ranks(synchronising).item<float>() != 0;
@@ -105,10 +105,10 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
         "are averaged over the whole group there");
   }
   // Also with the ranks that have no input at all.
-  s.group.agree_on("options of join()", text_of(options),
-                   "give join() the same options on every rank");
-  s.agree_on_hook();
-  s.agree_on_layout();
+  s.group.check_same("options of join()", text_of(options),
+                     "give join() the same options on every rank");
+  s.check_same_hook();
+  s.check_same_layout();
   s.joining = State::Joining{.options = options};
   auto leave = [&] {
     s.joining.reset();

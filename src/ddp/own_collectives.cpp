@@ -26,7 +26,7 @@ void throw_ours(const char* what, const ProcessGroup& group, const c10::Error& e
 
 void DdpCore::State::enter(ProcessGroup entered) {
   group = std::move(entered);
-  watched = engine::WatchedGroup::make(group);
+  watched = engine::TimedGroup::make(group);
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& DdpCore::State::collectives() const {

@@ -39,7 +39,7 @@ ElasticJob::State::State(const ElasticJobOptions& options, int number)
     throw ConfigError("timeout=" + std::to_string(timeout_.count()) +
                       " ms: expected more than 0");
   device_ = environment.local_rank.value_or(0);
-  point_ = group::meet("env://", lookup, environment, timeout_);
+  point_ = group::rendezvous("env://", lookup, environment, timeout_);
   group::GenerationPlan alone;
   alone.store = point_.store;
   alone.prefix = "elastic/alone";
@@ -124,7 +124,7 @@ void ElasticJob::State::read(const std::string& text) {
 }
 
 void ElasticJob::State::leave(const std::string& why) {
-  Place place;
+  Assignment place;
   {
     std::lock_guard lock(mutex_);
     place = joined_;
@@ -137,8 +137,8 @@ void ElasticJob::State::leave(const std::string& why) {
   place.abort->abort(why.empty() ? "the generation is over" : why);
 }
 
-std::optional<ElasticJob::State::Place> ElasticJob::State::wait_for_place(int64_t step,
-                                                                          bool done) {
+std::optional<ElasticJob::State::Assignment> ElasticJob::State::wait_for_assignment(
+    int64_t step, bool done) {
   mail_->send("ready " + std::to_string(step) + (done ? " 1" : " 0"));
   // The launcher gives each of the others so long to come, and to be replaced.
   const auto limit = 2 * timeout_ + kLauncherSlack;
@@ -155,7 +155,7 @@ std::optional<ElasticJob::State::Place> ElasticJob::State::wait_for_place(int64_
   throw RendezvousError("elastic: the launcher is gone: " + lost_);
 }
 
-void ElasticJob::State::join(const Place& place) {
+void ElasticJob::State::join(const Assignment& place) {
   {
     std::lock_guard lock(mutex_);
     joined_ = place;
@@ -187,7 +187,7 @@ bool ElasticJob::State::aborted() const {
   return joined_.abort && joined_.abort->aborted();
 }
 
-bool ElasticJob::State::somebody_waits() const {
+bool ElasticJob::State::newcomer_waits() const {
   std::lock_guard lock(mutex_);
   return wanted_;
 }

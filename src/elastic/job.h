@@ -14,7 +14,7 @@ namespace brigade {
 // A thread of its own reads the launcher's messages, so that a rank that waits in a
 // collective learns that its generation is over.
 struct ElasticJob::State {
-  struct Place {
+  struct Assignment {
     int generation = -1;
     int rank = 0;
     std::vector<int> members;
@@ -38,15 +38,15 @@ struct ElasticJob::State {
   void leave(const std::string& why);
   // Says that this rank waits, and gives its place in the next generation; none when all
   // training is finished. Throws TimeoutError, RendezvousError when the launcher is gone.
-  std::optional<Place> wait_for_place(int64_t step, bool done);
+  std::optional<Assignment> wait_for_assignment(int64_t step, bool done);
   // Collective over the members. Afterwards group() is theirs. Throws when the generation
   // ends meanwhile.
-  void join(const Place& place);
+  void join(const Assignment& place);
   // This rank has the state of the generation.
   void say_formed();
   // Whether the present generation is over; false before the first.
   bool aborted() const;
-  bool somebody_waits() const;
+  bool newcomer_waits() const;
 
  private:
   void listen();
@@ -62,8 +62,8 @@ struct ElasticJob::State {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Place place_;   // in the last generation heard of
-  Place joined_;  // in the generation that this rank is in, or was the last in
+  Assignment place_;   // in the last generation heard of
+  Assignment joined_;  // in the generation that this rank is in, or was the last in
   bool place_is_new_ = false;
   bool wanted_ = false;
   bool finished_ = false;

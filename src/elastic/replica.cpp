@@ -73,13 +73,13 @@ void Replica::commit_hook_state() {
   committed_ = hook;
 }
 
-void Replica::take_back() {
+void Replica::revert() {
   if (step_ < 0) return;
   if (const std::shared_ptr<Hook> hook = core_.hook()) {
     if (committed_.lock() != hook) {
       hook->reset();  // it was set after the last step
     } else {
-      reverts_ ? take_back_hook(*hook) : hook->load_state(hook_);
+      reverts_ ? revert_hook(*hook) : hook->load_state(hook_);
     }
   }
   at::NoGradGuard no_grad;

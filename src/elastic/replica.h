@@ -7,20 +7,20 @@
 
 #include "brigade/checkpoint.h"
 #include "brigade/ddp_core.h"
-#include "elastic/handover.h"
+#include "elastic/state_transfer.h"
 
 namespace brigade::elastic {
 
 // Not thread-safe. The core and the parts must outlive it.
 class Replica {
  public:
-  // `takes_back`: take_back() will be called. Without, a commit() copies nothing.
+  // `takes_back`: revert() will be called. Without, a commit() copies nothing.
   Replica(DdpCore& core, torch::nn::Module& model, bool takes_back);
 
   // Throws ConfigError for a name that is taken, and for what is each rank's own.
   void add(CheckpointPart part);
   // Ranks differ in their parameters, optimizers and hooks from now on.
-  void train_apart() { apart_ = true; }
+  void train_locally() { apart_ = true; }
   // What the next adopt() leaves as it is.
   struct Own {
     bool model = false;
@@ -32,7 +32,7 @@ class Replica {
   // The step is done: what a step that fails changes can be taken back to this.
   void commit();
   // Takes back what a step that failed has changed: buffers, and the hook's state.
-  void take_back();
+  void revert();
   // Names of parts, the hook and so on: equal on all ranks.
   std::string describe() const;
   // Collective. All get `source`'s state, but keep what of their hook is their own; gives

@@ -16,7 +16,7 @@
 #include "brigade/optim.h"
 #include "brigade/zero.h"
 #include "elastic/job.h"
-#include "elastic/meetings.h"
+#include "elastic/periodic_mean.h"
 #include "elastic/replica.h"
 
 namespace brigade {
@@ -45,20 +45,20 @@ bool has_newcomers(const std::vector<int>& members, const std::vector<int>& befo
 }
 
 // The gradients of this pass become zero before anybody sees them.
-class Muted {
+class ZeroedGradients {
  public:
-  Muted(const std::vector<at::Tensor>& parameters, bool on) {
+  ZeroedGradients(const std::vector<at::Tensor>& parameters, bool on) {
     if (!on) return;
     for (const at::Tensor& parameter : parameters)
       hooks_.emplace_back(parameter, parameter.register_hook([](const at::Tensor& grad) {
         return at::zeros_like(grad);
       }));
   }
-  ~Muted() {
+  ~ZeroedGradients() {
     for (auto& [parameter, hook] : hooks_) parameter.remove_hook(hook);
   }
-  Muted(const Muted&) = delete;
-  Muted& operator=(const Muted&) = delete;
+  ZeroedGradients(const ZeroedGradients&) = delete;
+  ZeroedGradients& operator=(const ZeroedGradients&) = delete;
 
  private:
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
@@ -79,13 +79,13 @@ struct ElasticTraining::State {
   // alike, say when again. With NCCL it starts after the pass, in every step: a collective
   // that a dead peer left unfinished ends as if it were good, and only who hears of all
   // others that they have come so far knows that its gradients are whole.
-  struct Notice {
+  struct NewcomerFlag {
     at::Tensor sums;  // undefined: not in this step
     c10::intrusive_ptr<c10d::Work> work;
   };
-  Notice start_notice();
-  Notice make_notice() const;
-  bool somebody_waits(Notice& notice);
+  NewcomerFlag start_notice();
+  NewcomerFlag make_newcomer_flag() const;
+  bool newcomer_waits(NewcomerFlag& flag);
   bool on_device() const { return job->elastic() && job->group().works_on_device(); }
   void wait_for_device() const;
 
@@ -94,7 +94,7 @@ struct ElasticTraining::State {
   void form_after(const std::string& why);
   bool form_next(const std::string& why, bool done);
   void leave(const std::string& failure);
-  void form(const ElasticJob::State::Place& place, int64_t& bytes);
+  void form(const ElasticJob::State::Assignment& place, int64_t& bytes);
   void take_up_state(int64_t& bytes);
   // Finished steps, each counted twice, and once more who has met before the next.
   std::vector<int64_t> gather_progress() const;
@@ -112,8 +112,8 @@ struct ElasticTraining::State {
   std::function<void()> apply;
   std::function<void(const ElasticEvent&)> on_generation;
   std::vector<ElasticEvent> events;
-  std::unique_ptr<elastic::Meetings> meetings;  // none: gradients are averaged
-  std::string folder;                           // of checkpoints
+  std::unique_ptr<elastic::PeriodicMean> periodic_mean;  // none: gradients are averaged
+  std::string folder;                                    // of checkpoints
   int64_t save_every = 0;
   int64_t last_step = std::numeric_limits<int64_t>::max();
   bool formed = false;
@@ -207,11 +207,11 @@ void ElasticTraining::keep(std::string name, std::function<PartState()> save,
   keep(std::move(part));
 }
 
-void ElasticTraining::train_apart(const ElasticApart& options) {
+void ElasticTraining::train_locally(const ElasticLocalSGD& options) {
   State& s = *state_;
-  s.meetings = std::make_unique<elastic::Meetings>(s.core.parameters(), options);
-  keep(s.meetings->part());
-  s.replica.train_apart();
+  s.periodic_mean = std::make_unique<elastic::PeriodicMean>(s.core.parameters(), options);
+  keep(s.periodic_mean->part());
+  s.replica.train_locally();
 }
 
 void ElasticTraining::checkpoint(std::string folder, int64_t every) {
@@ -265,7 +265,7 @@ void ElasticTraining::State::leave(const std::string& failure) {
   // The Reducer of a generation that was not formed has other buckets.
   if (std::exchange(has_buckets, false)) replica.note_buckets();
   core.leave_group();
-  replica.take_back();
+  replica.revert();
 }
 
 bool ElasticTraining::State::form_next(const std::string& why, bool done) {
@@ -273,7 +273,7 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
   std::string failure = why;
   while (true) {
     if (!failure.empty()) leave(failure);
-    const auto place = job->wait_for_place(replica.step(), done);
+    const auto place = job->wait_for_assignment(replica.step(), done);
     if (!place) return false;
     // Not before all have come here: some may still have been in the step that I had done.
     if (failure.empty()) leave("");
@@ -294,7 +294,8 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
   }
 }
 
-void ElasticTraining::State::form(const ElasticJob::State::Place& place, int64_t& bytes) {
+void ElasticTraining::State::form(const ElasticJob::State::Assignment& place,
+                                  int64_t& bytes) {
   job->join(place);
   core.rejoin(job->group());
   take_up_state(bytes);
@@ -304,7 +305,7 @@ void ElasticTraining::State::form(const ElasticJob::State::Place& place, int64_t
 
 std::vector<int64_t> ElasticTraining::State::gather_progress() const {
   const int64_t step = replica.step();
-  const bool met = meetings && step >= 0 && meetings->has_met(step);
+  const bool met = periodic_mean && step >= 0 && periodic_mean->has_averaged(step);
   std::vector<int64_t> all;
   for (const std::string& text : job->group().gather_texts(
            "elastic steps", std::to_string(step < 0 ? -1 : 2 * step + met)))
@@ -315,10 +316,10 @@ std::vector<int64_t> ElasticTraining::State::gather_progress() const {
 void ElasticTraining::State::take_up_state(int64_t& bytes) {
   transfer = {};
   const ProcessGroup& group = job->group();
-  group.agree_on("elastic trainings",
-                 sampler.describe() + "\n" + replica.describe() +
-                     (meetings ? "\n" + meetings->describe() : ""),
-                 "give every rank the same samples, hook, and things to keep");
+  group.check_same("elastic trainings",
+                   sampler.describe() + "\n" + replica.describe() +
+                       (periodic_mean ? "\n" + periodic_mean->describe() : ""),
+                   "give every rank the same samples, hook, and things to keep");
   std::vector<int64_t> progress = gather_progress();
   if (save_every > 0 && std::ranges::max(progress) < 0 &&
       load_checkpoint(folder, group, replica.checkpoint_parts()))
@@ -328,7 +329,7 @@ void ElasticTraining::State::take_up_state(int64_t& bytes) {
     const int64_t mine = progress[static_cast<size_t>(group.rank())];
     // A rank that trains apart keeps what it has learned, unless others have met without
     // it: then that is in the mean.
-    const bool keeps = meetings && mine >= 0;
+    const bool keeps = periodic_mean && mine >= 0;
     const bool missed_meeting = *most % 2 == 1 && mine == *most - 1;
     replica.keep_own({.model = keeps && !missed_meeting, .optimizer = keeps});
     bytes = replica.adopt(group, static_cast<int>(most - progress.begin()),
@@ -381,9 +382,9 @@ std::optional<at::Tensor> ElasticTraining::next() {
   }
   if (std::exchange(s.somebody_waited, false)) s.form_next("", /*done=*/false);
   while (s.sampler.at_end() || s.replica.step() >= s.last_step) {
-    if (s.meetings && !s.meetings->has_met(s.replica.step())) {
+    if (s.periodic_mean && !s.periodic_mean->has_averaged(s.replica.step())) {
       try {
-        s.meetings->meet(s.job->group(), s.replica.step());
+        s.periodic_mean->meet(s.job->group(), s.replica.step());
       } catch (const std::exception& error) {
         if (!s.is_lost_peer(error)) throw;
         s.form_after(base::text_of(error));
@@ -400,26 +401,26 @@ std::optional<at::Tensor> ElasticTraining::next() {
   return s.empty ? s.sampler.rows(0, group.size()).narrow(0, 0, 1) : rows;
 }
 
-ElasticTraining::State::Notice ElasticTraining::State::start_notice() {
+ElasticTraining::State::NewcomerFlag ElasticTraining::State::start_notice() {
   const auto now = Clock::now();
   if (step_began)
     step_microseconds =
         std::chrono::duration<double, std::micro>(now - *step_began).count();
   step_began = now;
   // Without gradients to average nothing else keeps members in step.
-  const bool due = meetings || replica.step() >= next_notice;
+  const bool due = periodic_mean || replica.step() >= next_notice;
   const bool now_due = job->elastic() && !on_device() && due;
-  return now_due ? make_notice() : Notice{};
+  return now_due ? make_newcomer_flag() : NewcomerFlag{};
 }
 
-ElasticTraining::State::Notice ElasticTraining::State::make_notice() const {
-  Notice notice;
-  notice.sums = at::tensor({int64_t{job->somebody_waits()},
-                            static_cast<int64_t>(std::min(step_microseconds, 1e9))});
-  if (job->group().size() == 1) return notice;
-  std::vector<at::Tensor> tensors{notice.sums};
-  notice.work = job->group().c10d()->allreduce(tensors);
-  return notice;
+ElasticTraining::State::NewcomerFlag ElasticTraining::State::make_newcomer_flag() const {
+  NewcomerFlag flag;
+  flag.sums = at::tensor({int64_t{job->newcomer_waits()},
+                          static_cast<int64_t>(std::min(step_microseconds, 1e9))});
+  if (job->group().size() == 1) return flag;
+  std::vector<at::Tensor> tensors{flag.sums};
+  flag.work = job->group().c10d()->allreduce(tensors);
+  return flag;
 }
 
 // Collectives of an aborted group end; until then they may be looked at, not waited for.
@@ -435,14 +436,14 @@ void ElasticTraining::State::wait_for_device() const {
   }
 }
 
-bool ElasticTraining::State::somebody_waits(Notice& notice) {
+bool ElasticTraining::State::newcomer_waits(NewcomerFlag& flag) {
   if (on_device()) {
     wait_for_device();
-    notice = make_notice();
+    flag = make_newcomer_flag();
   }
-  if (!notice.sums.defined()) return false;
-  if (notice.work) notice.work->wait();
-  const int64_t* sums = notice.sums.const_data_ptr<int64_t>();
+  if (!flag.sums.defined()) return false;
+  if (flag.work) flag.work->wait();
+  const int64_t* sums = flag.sums.const_data_ptr<int64_t>();
   const double mean = static_cast<double>(sums[1]) / job->group().size();
   const double steps = mean > 0 ? kNoticeMicroseconds / mean : 1;
   next_notice = replica.step() + std::clamp(static_cast<int64_t>(steps), int64_t{1},
@@ -452,8 +453,9 @@ bool ElasticTraining::State::somebody_waits(Notice& notice) {
 
 void ElasticTraining::State::meet_if_due() {
   const int64_t step = replica.step();
-  if (!meetings || !meetings->due(step) || meetings->has_met(step)) return;
-  meetings->meet(job->group(), step);
+  if (!periodic_mean || !periodic_mean->due(step) || periodic_mean->has_averaged(step))
+    return;
+  periodic_mean->meet(job->group(), step);
 }
 
 bool ElasticTraining::step(const std::function<void()>& pass) {
@@ -463,13 +465,13 @@ bool ElasticTraining::step(const std::function<void()>& pass) {
   bool waits = false;
   try {
     s.meet_if_due();
-    auto notice = s.start_notice();
+    auto flag = s.start_notice();
     zero_grad(s.core.parameters());
     std::optional<NoSync> apart;
-    if (s.meetings) apart.emplace(s.core);
-    const Muted muted(s.core.parameters(), s.empty);
+    if (s.periodic_mean) apart.emplace(s.core);
+    const ZeroedGradients muted(s.core.parameters(), s.empty);
     pass();
-    waits = s.somebody_waits(notice);
+    waits = s.newcomer_waits(flag);
   } catch (const std::exception& error) {
     if (!s.is_lost_peer(error)) throw;
     s.form_after(base::text_of(error));

@@ -23,9 +23,9 @@ std::string describe_layout(const Buckets& buckets, const NameOf& name_of) {
   return text;
 }
 
-void agree_on_layout(const ProcessGroup& group, const std::string& layout) {
-  group.agree_on("buckets", layout,
-                 "build the same model on every rank, and wrap it with the same options");
+void check_same_layout(const ProcessGroup& group, const std::string& layout) {
+  group.check_same("buckets", layout,
+                   "build the same model on every rank, and wrap it with the same options");
 }
 
 }  // namespace brigade::engine

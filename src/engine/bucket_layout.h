@@ -22,6 +22,6 @@ std::string describe_layout(const Buckets& buckets, const NameOf& name_of);
 
 // Collective. Throws MismatchError, on every rank, with the first line that differs, unless
 // all ranks have the same layout.
-void agree_on_layout(const ProcessGroup& group, const std::string& layout);
+void check_same_layout(const ProcessGroup& group, const std::string& layout);
 
 }  // namespace brigade::engine

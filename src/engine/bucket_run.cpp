@@ -3,9 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 
+#include "engine/comm/all_to_all_messages.h"
 #include "engine/comm/device_lanes.h"
 #include "engine/comm/lane.h"
-#include "engine/comm/transfers.h"
 #include "engine/engine.h"
 
 namespace brigade::engine {
@@ -74,7 +74,7 @@ BucketRun::~BucketRun() { root_.coroutine.destroy(); }
 
 void BucketRun::resume_at(size_t station, const Order& order,
                           std::coroutine_handle<> coroutine,
-                          std::shared_ptr<Transfers> awaited) {
+                          std::shared_ptr<AllToAllMessages> awaited) {
   Visit visit;
   visit.run = [run = shared_from_this(), coroutine, station, awaited](const Order& order) {
     if (awaited && !awaited->complete()) return;
@@ -96,7 +96,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     std::optional<c10::StreamGuard> guard;
     if (stream) guard.emplace(*stream);
     const OnDeviceLanes on_lanes(device_lanes);
-    if (engine->runs_inline()) lane_->begin_stretch_inline();
+    if (engine->runs_inline()) lane_->begin_stage_inline();
     coroutine.resume();
   } catch (...) {  // of what is around the hook, which catches its own
     return engine->ended(*this, std::current_exception());

@@ -17,7 +17,7 @@ namespace brigade::engine {
 
 class DeviceLanes;
 class Engine;
-class Transfers;
+class AllToAllMessages;
 // Of a sparse tensor: its values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
 // For errors.
@@ -56,8 +56,8 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   // The coroutine goes on at `station`, when the lane's turn has come there and what it
   // awaits, if anything, is complete. Another thread may resume it before this returns.
   void resume_at(size_t station, const Order& order, std::coroutine_handle<> coroutine,
-                 std::shared_ptr<Transfers> awaited = nullptr);
-  // Runs the next stretch here and now, unless the bucket has failed meanwhile.
+                 std::shared_ptr<AllToAllMessages> awaited = nullptr);
+  // Runs the next stage here and now, unless the bucket has failed meanwhile.
   void resume(std::coroutine_handle<> coroutine, size_t station, const Order& order);
   // Completes the future with an error, unless it is complete.
   void fail(std::exception_ptr error);

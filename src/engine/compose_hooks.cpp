@@ -84,7 +84,7 @@ class InDtype : public HookWrapper, public RevertibleHook {
     co_return buffer.copy_(result);
   }
   bool commit() override { return commit_hook(inner()); }
-  void take_back() override { take_back_hook(inner()); }
+  void revert() override { revert_hook(inner()); }
 
  private:
   const at::ScalarType dtype_;
@@ -197,16 +197,16 @@ Bucket BucketSequence::next(const Bucket& seen) {
   return seen.at_place(buckets_++, last);
 }
 
-CountScope::CountScope(Comm& comm, std::string name, int64_t bytes_before)
+TrafficLabel::TrafficLabel(Comm& comm, std::string name, int64_t bytes_before)
     : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).part, std::move(name))) {
   Comm::Lane& lane = Comm::Lane::of(comm);
-  lane.run.cost.covers(lane.part, bytes_before);
+  lane.run.cost.covers(lane.label, bytes_before);
 }
 
-CountScope::~CountScope() {
+TrafficLabel::~TrafficLabel() {
   Comm::Lane& lane = Comm::Lane::of(comm_);
-  lane.run.cost.was_under_way(lane.part, began_);
-  lane.part = std::move(before_);
+  lane.run.cost.was_under_way(lane.label, began_);
+  lane.label = std::move(before_);
 }
 
 }  // namespace brigade

@@ -37,7 +37,7 @@ Engine::Engine(ProcessGroup group, std::string name)
       communicators_(count_communicators(group_)),
       station_groups_(group_),
       failure_store_(group_, name_),
-      watcher_(
+      deadlines_(
           group_, failure_store_, [this] { return oldest(); },
           [this](const base::Cause& why) {
             fail_all(why);
@@ -58,7 +58,7 @@ void Engine::close() {
     if (std::exchange(closed_, true)) return;
     closed_by_ = std::this_thread::get_id();
   }
-  watcher_.stop();
+  deadlines_.stop();
   pipeline_->stop(kGrace);
   fail_all({.text = "the model was destroyed while its gradients were being reduced"});
 }
@@ -75,9 +75,9 @@ void Engine::set_hook(std::shared_ptr<Hook> hook, bool agreed) {
   shape_.clear();
 }
 
-void Engine::agree() {
+void Engine::check_same() {
   if (agreed_) return;
-  group_.agree_on("hooks", hook_->fingerprint(), kSameHook);
+  group_.check_same("hooks", hook_->fingerprint(), kSameHook);
   agreed_ = true;
 }
 
@@ -119,7 +119,7 @@ std::string Engine::name_in(const ProcessGroup& over) {
 
 c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
   throw_if_failed();
-  agree();
+  check_same();
   refuse_capture(bucket);
   advise_huge_pages(bucket);
   std::shared_ptr<BucketRun> run = admit(std::move(bucket));
@@ -146,7 +146,7 @@ std::shared_ptr<BucketRun> Engine::admit(Bucket bucket) {
     stats_.begin_step();
     ++step_;
   }
-  if (group_.size() > 1) watcher_.start();
+  if (group_.size() > 1) deadlines_.start();
   const bool as_it_is = bucket.buffer().is_sparse() && !hook_->takes_sparse();
   std::shared_ptr<Hook> hook = as_it_is ? sparse : hook_;
   auto run = std::make_shared<BucketRun>(shared_from_this(), pipeline_, std::move(hook),
@@ -229,7 +229,7 @@ base::Cause Engine::cause_of(const std::exception_ptr& error) {
 }
 
 ProcessGroup Engine::host_group(const ProcessGroup& over) {
-  return host_groups_.mates(over ? over : group_, name_in(over));
+  return host_groups_.host_ranks(over ? over : group_, name_in(over));
 }
 
 ProcessGroup Engine::peer_group(const ProcessGroup& over) {
@@ -238,7 +238,7 @@ ProcessGroup Engine::peer_group(const ProcessGroup& over) {
     std::lock_guard lock(mutex_);
     if (shape_.empty()) shape_ = base.layout().text();
   }
-  return host_groups_.peers(base, name_in(over));
+  return host_groups_.cross_host_ranks(base, name_in(over));
 }
 
 HookStats Engine::stats() const {
@@ -252,7 +252,7 @@ HookStats Engine::stats() const {
 Engine::Waiting::Waiting(Engine& engine) : engine_(engine) {
   std::lock_guard lock(engine.mutex_);
   engine.waiting_since_ = Clock::now();
-  if (engine.group_.size() > 1) engine.watcher_.start();
+  if (engine.group_.size() > 1) engine.deadlines_.start();
 }
 
 Engine::Waiting::~Waiting() {
@@ -260,21 +260,22 @@ Engine::Waiting::~Waiting() {
   engine_.waiting_since_.reset();
 }
 
-std::optional<Watcher::Watched> Engine::oldest() {
+std::optional<DeadlineThread::Watched> Engine::oldest() {
   if (group_.works_on_device() && !aborted_) {
     if (auto found = oldest_on_device()) return found;
   }
   std::shared_ptr<BucketRun> run;
   {
     std::lock_guard lock(mutex_);
-    if (waiting_since_) return Watcher::Watched{*waiting_since_, "before the first bucket"};
+    if (waiting_since_)
+      return DeadlineThread::Watched{*waiting_since_, "before the first bucket"};
     if (outstanding_.empty()) return std::nullopt;
     run = outstanding_.begin()->second;
   }
-  return Watcher::Watched{run->started, run->describe()};
+  return DeadlineThread::Watched{run->started, run->describe()};
 }
 
-std::optional<Watcher::Watched> Engine::oldest_on_device() {
+std::optional<DeadlineThread::Watched> Engine::oldest_on_device() {
   std::optional<DeviceWork::Oldest> found;
   std::optional<base::Cause> error;
   try {
@@ -288,9 +289,9 @@ std::optional<Watcher::Watched> Engine::oldest_on_device() {
   const DeviceWork::Oldest oldest =
       found.value_or(DeviceWork::Oldest{device_work_.last(), Clock::now()});
   std::lock_guard lock(mutex_);
-  return Watcher::Watched{oldest.started,
-                          describe_bucket(*hook_, oldest.bucket.index, oldest.bucket.step),
-                          error};
+  return DeadlineThread::Watched{
+      oldest.started, describe_bucket(*hook_, oldest.bucket.index, oldest.bucket.step),
+      error};
 }
 
 std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> Engine::groups_on_device() {

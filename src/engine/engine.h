@@ -15,9 +15,9 @@
 #include "engine/bucket_run.h"
 #include "engine/comm/device_lanes.h"
 #include "engine/comm/groups.h"
+#include "engine/failure/deadline_thread.h"
 #include "engine/failure/device_work.h"
 #include "engine/failure/failure_store.h"
-#include "engine/failure/watcher.h"
 #include "engine/pipeline.h"
 #include "engine/step_stats.h"
 #include "engine/trace.h"
@@ -80,7 +80,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Collective until it has succeeded, once a hook: throws MismatchError, on every rank,
   // unless all ranks have hooks of the same fingerprint. run() does it before the first
   // bucket if nobody has.
-  void agree();
+  void check_same();
   void throw_if_failed() const;
   // Asks the store, too.
   void throw_if_any_rank_failed();
@@ -112,8 +112,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void advise_huge_pages(const Bucket& bucket);
   // For names in the store of `over`.
   std::string name_in(const ProcessGroup& over);
-  std::optional<Watcher::Watched> oldest();
-  std::optional<Watcher::Watched> oldest_on_device();
+  std::optional<DeadlineThread::Watched> oldest();
+  std::optional<DeadlineThread::Watched> oldest_on_device();
   // Those with communicators of NCCL's that exist by now.
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_on_device();
   std::optional<base::Cause> error_of_nccl();
@@ -134,7 +134,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   FailureStore failure_store_;
   DeviceWork device_work_;
   std::atomic<bool> aborted_ = false;  // what is on the device
-  Watcher watcher_;
+  DeadlineThread deadlines_;
 
   mutable std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<BucketRun>> outstanding_;

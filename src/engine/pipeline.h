@@ -4,11 +4,11 @@
 // Vocabulary:
 // - A *ticket* is the number of a bucket. Tickets are given out in the order in which the
 //   Reducer starts buckets, which is the same on every rank.
-// - A *station* is a thread. The thread of station k runs the k-th stretch of every hook.
+// - A *station* is a thread. The thread of station k runs the k-th stage of every hook.
 // - A *lane* is a bucket, or one of the parts that it was split into. Its *order* is the
 //   ticket, followed by the path of splits.
 // - A station *serves* lanes by ascending order, whatever order they *arrive* in. So what
-//   all hooks do in their k-th stretches happens in the same order on all ranks.
+//   all hooks do in their k-th stages happens in the same order on all ranks.
 // - A lane *visits* a station once, or again after it has asked to be expected again.
 // - A lane that has ended *passes*: the later stations stop expecting it.
 #pragma once

@@ -16,14 +16,14 @@ namespace brigade::engine {
 using Clock = std::chrono::steady_clock;
 
 // One bucket's, so far. Thread-safe: its lanes count at the same time. What has a label
-// (CountScope) counts for the bucket and under the label; an empty label is none.
+// (TrafficLabel) counts for the bucket and under the label; an empty label is none.
 class BucketCost {
  public:
   // `bytes`: of the bucket as it came.
   BucketCost(int64_t bytes, Clock::time_point started)
       : bytes_(bytes), stretch_began_(started) {}
 
-  // A stretch of the hook's code ran from `begin` until now: stretch_began() is called
+  // A stage of the hook's code ran from `begin` until now: stretch_began() is called
   // before, stretch_ended() after it, except after the bucket's last one.
   void stretch_began(Clock::time_point begin);
   void stretch_ended(Clock::time_point begin);

@@ -77,8 +77,8 @@ Task<void> TwoPhase::reduce_segment(at::Tensor values, Residuals residuals, Comm
   pool_.give_back(std::move(memory));
 }
 
-// This rank's part becomes the sum over its mates, exactly.
-Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostParts parts, Comm& comm) {
+// This rank's part becomes the sum over its host ranks, exactly.
+Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostChunks parts, Comm& comm) {
   const std::vector<int64_t> from = parts.incoming_lengths();
   const int64_t count = std::accumulate(from.begin(), from.end(), int64_t{0});
   at::Tensor memory = pool_.take(count * int64_t{sizeof(float)}, values.device());
@@ -87,7 +87,7 @@ Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostParts parts, Comm& co
                            from);
   at::Tensor sum = parts.of(values, parts.me());
   int64_t begin = 0;
-  for (int mate = 0; mate < parts.mates(); ++mate) {
+  for (int mate = 0; mate < parts.host_ranks(); ++mate) {
     const int64_t length = from[static_cast<size_t>(mate)];
     if (mate != parts.me() && length > 0) sum.add_(incoming.narrow(0, begin, length));
     begin += length;
@@ -95,9 +95,9 @@ Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostParts parts, Comm& co
   pool_.give_back(std::move(memory));
 }
 
-// The mates get this rank's messages as they came from the other hosts: fewer bytes than
-// the values, and decoded they are the same bits.
-Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
+// The host ranks get this rank's messages as they came from the other hosts: fewer bytes
+// than the values, and decoded they are the same bits.
+Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostChunks parts,
                                    Comm& comm) {
   const auto chunks_of = [&](int mate) {
     return Chunks(parts.length(mate), parts.hosts(), *codec_);
@@ -105,22 +105,22 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
   const int64_t bytes = parts.wire_bytes(parts.me());
   at::Tensor own = bytes > 0 ? all_messages(memory, chunks_of(parts.me()), parts.hosts())
                              : at::empty({0}, values.options().dtype(at::kByte));
-  std::vector<int64_t> to(static_cast<size_t>(parts.mates()), bytes), from;
+  std::vector<int64_t> to(static_cast<size_t>(parts.host_ranks()), bytes), from;
   to[static_cast<size_t>(parts.me())] = 0;
-  for (int mate = 0; mate < parts.mates(); ++mate)
+  for (int mate = 0; mate < parts.host_ranks(); ++mate)
     from.push_back(mate == parts.me() ? 0 : parts.wire_bytes(mate));
 
   at::Tensor outgoing = own, copies;  // one for each of the others
-  if (bytes > 0 && parts.mates() > 2) {
-    outgoing = copies = pool_.take((parts.mates() - 1) * bytes, values.device());
-    copies.view({-1, bytes}).copy_(own.expand({parts.mates() - 1, bytes}));
+  if (bytes > 0 && parts.host_ranks() > 2) {
+    outgoing = copies = pool_.take((parts.host_ranks() - 1) * bytes, values.device());
+    copies.view({-1, bytes}).copy_(own.expand({parts.host_ranks() - 1, bytes}));
   }
   at::Tensor incoming =
       pool_.take(std::accumulate(from.begin(), from.end(), int64_t{0}), values.device());
-  if (parts.mates() > 1) {
+  if (parts.host_ranks() > 1) {
     co_await comm.all_to_all(outgoing, to, incoming, from);
   } else {
-    co_await comm.sit_out();
+    co_await comm.skip();
   }
 
   int64_t begin = 0;
@@ -139,17 +139,17 @@ Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostPar
 
 Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Residuals residuals,
                                             Comm& comm) {
-  const HostParts parts(values.numel(), comm.layout(), *codec_);
+  const HostChunks parts(values.numel(), comm.layout(), *codec_);
   const int ranks = comm.size();
-  const ProcessGroup mates = comm.host_group(), peers = comm.peer_group();
+  const ProcessGroup host_ranks = comm.host_group(), peers = comm.peer_group();
   Semaphore::Permit turn = co_await turns_.acquire(comm);
   const at::Tensor whole = residuals.copied();
   if (whole.defined() && residuals.moved) parts.hand_over(values, whole);
-  if (parts.mates() > 1) {
-    GroupScope host(comm, mates);
+  if (parts.host_ranks() > 1) {
+    GroupScope host(comm, host_ranks);
     co_await add_up_in_host(values, parts, comm);
   } else {
-    co_await comm.sit_out();
+    co_await comm.skip();
   }
   at::Tensor memory;
   if (parts.length(parts.me()) > 0) {
@@ -158,10 +158,10 @@ Task<void> TwoPhase::reduce_segment_by_host(at::Tensor values, Residuals residua
     if (whole.defined()) lost = parts.of(whole, parts.me());
     memory = co_await exchange_means(own, lost, ranks, &turn, comm);
   } else {
-    co_await comm.sit_out(2);
+    co_await comm.skip(2);
   }
   {
-    GroupScope host(comm, mates);
+    GroupScope host(comm, host_ranks);
     co_await share_in_host(values, memory, parts, comm);
   }
   if (memory.defined()) pool_.give_back(std::move(memory));

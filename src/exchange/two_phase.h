@@ -19,7 +19,7 @@
 #include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
 #include "codec/codec.h"
-#include "exchange/host_parts.h"
+#include "exchange/host_chunks.h"
 
 namespace brigade {
 
@@ -98,8 +98,8 @@ class TwoPhase {
   // `turn`, if not null, is released after the first phase.
   Task<at::Tensor> exchange_means(at::Tensor values, Residuals residuals, int divisor,
                                   Semaphore::Permit* turn, Comm& comm);
-  Task<void> add_up_in_host(at::Tensor values, HostParts parts, Comm& comm);
-  Task<void> share_in_host(at::Tensor values, at::Tensor memory, HostParts parts,
+  Task<void> add_up_in_host(at::Tensor values, HostChunks parts, Comm& comm);
+  Task<void> share_in_host(at::Tensor values, at::Tensor memory, HostChunks parts,
                            Comm& comm);
 
   const std::shared_ptr<const Codec> codec_;

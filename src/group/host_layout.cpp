@@ -15,7 +15,7 @@ int HostLayout::places() const {
   return static_cast<int>(std::ranges::min_element(ranks, fewer)->size());
 }
 
-std::vector<int> HostLayout::peers() const {
+std::vector<int> HostLayout::cross_host_ranks() const {
   std::vector<int> list;
   if (place >= places()) return list;
   for (const auto& there : ranks) list.push_back(there[static_cast<size_t>(place)]);

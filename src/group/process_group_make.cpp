@@ -12,7 +12,7 @@
 #include "group/network.h"
 #include "group/process_group_state.h"
 #include "group/rendezvous.h"
-#include "group/store/watched_store.h"
+#include "group/store/timed_store.h"
 
 namespace brigade {
 namespace {
@@ -246,7 +246,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   state->rank = environment.rank;
   state->size = environment.world_size;
   state->world_ranks = first_ranks(state->size);
-  auto point = group::meet(options.init_method, lookup, environment, timeout);
+  auto point = group::rendezvous(options.init_method, lookup, environment, timeout);
   state->store = prefixed("init_" + std::to_string(calls++), point.store);
   claim_rank(*state);
   introduce(*state, "rendezvous", options.node ? options.node : environment.node);
@@ -293,7 +293,7 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     // A connection of its own. One that several groups share would let two of them wait for
     // each other: on one rank the first holds it in a wait(), on another the second.
     const StorePtr watched =
-        c10::make_intrusive<group::WatchedStore>(store, std::move(watchdog))->clone();
+        c10::make_intrusive<group::TimedStore>(store, std::move(watchdog))->clone();
     // Each rank counts its own wraps, so that two of them do not meet each other's keys.
     const auto wraps = watched->add("brigade/wraps/" + std::to_string(state->rank), 1);
     state->store = prefixed("brigade/wrap_" + std::to_string(wraps), watched);

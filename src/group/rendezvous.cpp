@@ -8,7 +8,7 @@
 #include "brigade/error.h"
 #include "group/network.h"
 #include "group/store/resolver_off.h"
-#include "group/store/watched_store.h"
+#include "group/store/timed_store.h"
 
 namespace brigade::group {
 namespace {
@@ -119,7 +119,7 @@ MeetingPoint meet_over_tcp(Master master, const Lookup& lookup,
     auto opened = watchdog->watch("connect", std::string(), [&] {
       return open_tcp(master, environment, host_it, deadline, timeout);
     });
-    store = c10::make_intrusive<WatchedStore>(std::move(opened), std::move(watchdog));
+    store = c10::make_intrusive<TimedStore>(std::move(opened), std::move(watchdog));
     if (!host_it) check_job(*store, address, lookup);
   }
   return {store, master.host};
@@ -146,8 +146,8 @@ MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
 
 }  // namespace
 
-MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
-                  const Environment& environment, std::chrono::milliseconds timeout) {
+MeetingPoint rendezvous(const std::string& init_method, const Lookup& lookup,
+                        const Environment& environment, std::chrono::milliseconds timeout) {
   MeetingPoint point = meet_unprefixed(init_method, lookup, environment, timeout);
   point.store = c10::make_intrusive<c10d::PrefixStore>(
       "brigade/attempt_" + std::to_string(environment.restart_count), point.store);

@@ -10,7 +10,7 @@
 namespace brigade::group {
 
 struct MeetingPoint {
-  // Bounded in time (WatchedStore); its keys are apart from those of earlier restarts.
+  // Bounded in time (TimedStore); its keys are apart from those of earlier restarts.
   c10::intrusive_ptr<c10d::Store> store;
   // The host that the store is on.
   std::string host;
@@ -23,8 +23,8 @@ inline constexpr const char* kRunIdKey = "brigade/run_id";
 // The store of a group on one host listens on loopback only. Throws ConfigError for a bad
 // method, RendezvousError when the store cannot be hosted or reached within `timeout`, or
 // is another job's.
-MeetingPoint meet(const std::string& init_method, const Lookup& lookup,
-                  const Environment& environment, std::chrono::milliseconds timeout);
+MeetingPoint rendezvous(const std::string& init_method, const Lookup& lookup,
+                        const Environment& environment, std::chrono::milliseconds timeout);
 
 // LibTorch's TCP store, opened without asking the host's name server.
 

@@ -44,7 +44,7 @@ class FeedbackHook : public Hook, public RevertibleHook {
     errors_.commit();
     return true;
   }
-  void take_back() override { errors_.take_back(); }
+  void revert() override { errors_.revert(); }
 
  private:
   const std::string name_;

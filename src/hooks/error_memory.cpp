@@ -59,8 +59,8 @@ std::shared_ptr<ErrorMemory::Flat> ErrorMemory::assemble(const Bucket& bucket) {
   if (flat->written) flat->other = zeros();
   int64_t begin = 0;
   for (size_t index = 0; index < bucket.names().size(); ++index) {
-    Place& error = errors_[bucket.names()[index]];
-    const Place place{flat, begin, bucket.length(index)};
+    Slice& error = errors_[bucket.names()[index]];
+    const Slice place{flat, begin, bucket.length(index)};
     begin += place.length;
     if (error.flat) {
       use_on_current_stream(error.flat->now);
@@ -95,7 +95,7 @@ void ErrorMemory::commit() {
   for (auto& [name, error] : errors_) error.flat->written = false;
 }
 
-void ErrorMemory::take_back() {
+void ErrorMemory::revert() {
   for (auto& [name, error] : errors_) {
     if (std::exchange(error.flat->written, false))
       error.flat->now = std::exchange(error.flat->other, {});

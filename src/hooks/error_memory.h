@@ -26,7 +26,7 @@ class ErrorMemory {
   void load(const HookState& state);
   // As those of RevertibleHook. After the first commit() there is twice as much memory.
   void commit();
-  void take_back();
+  void revert();
 
  private:
   struct Flat {
@@ -36,7 +36,7 @@ class ErrorMemory {
     const at::Tensor& committed() const { return written ? other : now; }
   };
   // Where the errors of a parameter are.
-  struct Place {
+  struct Slice {
     std::shared_ptr<Flat> flat;
     int64_t begin = 0;
     int64_t length = 0;
@@ -46,7 +46,7 @@ class ErrorMemory {
   std::shared_ptr<Flat> assemble(const Bucket& bucket);
   Residuals in(Flat& flat) const;
 
-  std::map<std::string, Place> errors_;
+  std::map<std::string, Slice> errors_;
   // By the name of the first parameter.
   std::map<std::string, std::shared_ptr<Flat>> flat_;
   std::map<std::string, std::string> division_;

@@ -78,8 +78,8 @@ class RandomK : public Hook, public RevertibleHook {
     committed_step_ = step_;
     return true;
   }
-  void take_back() override {
-    errors_.take_back();
+  void revert() override {
+    errors_.revert();
     step_ = committed_step_;
   }
 

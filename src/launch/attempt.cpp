@@ -44,7 +44,7 @@ struct Worker {
   // Stood still (SIGSTOP) when another had failed: most likely that one waited for it.
   bool stopped = false;
   // An elastic job went on without it.
-  bool forgiven = false;
+  bool left_behind = false;
   system_clock::time_point when;
 };
 
@@ -60,13 +60,13 @@ bool stands_still(pid_t pid) {
 class Attempt {
  public:
   Attempt(const AttemptPlan& plan, const WorkerBody& body, const LaunchOptions& options,
-          HeldSignals& signals, WorkerFamily& family, Watcher& watcher)
+          HeldSignals& signals, JobProcesses& processes, Guardian& guardian)
       : plan_(plan),
         body_(body),
         options_(options),
         signals_(signals),
-        family_(family),
-        watcher_(watcher) {}
+        processes_(processes),
+        guardian_(guardian) {}
   ~Attempt();
 
   AttemptResult run();
@@ -78,7 +78,7 @@ class Attempt {
   void take_signals();
   void collect_exits();
   bool goes_on_without(Worker& worker);
-  void retire(Worker& worker);
+  void release(Worker& worker);
   void ask_the_job();
   void drain(Worker& worker);
   void enforce_limits();
@@ -94,8 +94,8 @@ class Attempt {
   const WorkerBody& body_;
   const LaunchOptions& options_;
   HeldSignals& signals_;
-  WorkerFamily& family_;
-  Watcher& watcher_;
+  JobProcesses& processes_;
+  Guardian& guardian_;
   std::vector<Worker> workers_;
   Actions actions_;
   AttemptResult result_;
@@ -110,17 +110,17 @@ class Attempt {
 // Left early, by an exception: nothing may stay behind.
 Attempt::~Attempt() {
   const auto deadline = steady_clock::now() + kUnkillable;
-  while (!finished_ && !family_.living().empty() && steady_clock::now() < deadline) {
-    family_.signal(SIGKILL);
+  while (!finished_ && !processes_.living().empty() && steady_clock::now() < deadline) {
+    processes_.signal(SIGKILL);
     usleep(5'000);
   }
   for (Worker& worker : workers_) {
-    if (worker.pid > 0 && !worker.forgiven)
+    if (worker.pid > 0 && !worker.left_behind)
       waitpid(worker.pid, nullptr, worker.exited ? 0 : WNOHANG);
     if (worker.pidfd >= 0) close(worker.pidfd);
   }
-  family_.clear();
-  watcher_.add(-1);
+  processes_.clear();
+  guardian_.add(-1);
 }
 
 AttemptResult Attempt::run() {
@@ -158,10 +158,10 @@ void Attempt::start(int local_rank) {
   spec.err = worker.streams->err();
   spec.mask = signals_.mask_before();
   spec.launchers_own = plan_.launchers_own;
-  spec.launchers_own.insert(spec.launchers_own.end(), {watcher_.fd(), signals_.fd()});
+  spec.launchers_own.insert(spec.launchers_own.end(), {guardian_.fd(), signals_.fd()});
   worker.pid = spawn(spec, body_);
-  family_.add(worker.pid);
-  watcher_.add(worker.pid);
+  processes_.add(worker.pid);
+  guardian_.add(worker.pid);
   worker.streams->close_workers_ends();
   // Wakes the loop when the worker ends; on a kernel without it the loop wakes by itself.
   worker.pidfd = static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0));
@@ -230,7 +230,7 @@ void Attempt::collect_exits() {
     worker.when = system_clock::now();
     (info.si_code == CLD_EXITED ? worker.exit_code : worker.signal) = info.si_status;
     worker.failed = !ending_ && (worker.exit_code || worker.signal);
-    if (!ending_ && goes_on_without(worker)) retire(worker);
+    if (!ending_ && goes_on_without(worker)) release(worker);
   }
   pump();
   if (ending_) return;
@@ -257,13 +257,13 @@ bool Attempt::goes_on_without(Worker& worker) {
 }
 
 // An elastic job may lose a thousand workers: nothing of them stays.
-void Attempt::retire(Worker& worker) {
+void Attempt::release(Worker& worker) {
   worker.failed = false;
-  worker.forgiven = true;
+  worker.left_behind = true;
   kill(-worker.pid, SIGKILL);
   drain(worker);
-  family_.remove(worker.pid);
-  watcher_.remove(worker.pid);
+  processes_.remove(worker.pid);
+  guardian_.remove(worker.pid);
   waitpid(worker.pid, nullptr, 0);
   if (worker.pidfd >= 0) close(worker.pidfd);
   worker.pidfd = -1;
@@ -290,11 +290,11 @@ void Attempt::enforce_limits() {
     end_all(SIGTERM);
   }
   if (ending_ && term_at_ && now >= *term_at_) {
-    family_.signal(SIGTERM);
+    processes_.signal(SIGTERM);
     term_at_.reset();
   }
   if (ending_ && now >= kill_at_) {
-    family_.signal(SIGKILL);
+    processes_.signal(SIGKILL);
   }
 }
 
@@ -305,7 +305,7 @@ bool Attempt::over() {
   // All here only lost their peer: the cause may show on another host.
   const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
   if (settling && plan_.control.fd() >= 0) return false;
-  if (family_.living().empty()) return true;
+  if (processes_.living().empty()) return true;
   if (!ending_) end_all(SIGTERM);
   if (steady_clock::now() < kill_at_ + kUnkillable) return false;
   std::fprintf(stderr, "brigade: processes of this job do not end even by SIGKILL\n");
@@ -319,7 +319,7 @@ void Attempt::end_all(int signal) {
     worker.stopped |= !worker.exited && failed && stands_still(worker.pid);
   ending_ = true;
   kill_at_ = steady_clock::now() + plan_.grace;
-  family_.signal(signal);
+  processes_.signal(signal);
 }
 
 void Attempt::drain() {
@@ -330,7 +330,7 @@ void Attempt::drain(Worker& worker) {
   for (int stream : {1, 2}) {
     WorkerOutput* output = worker.streams->output(stream);
     if (!output) continue;
-    // Nobody of the family writes any more: what is in the pipe is all there will be.
+    // No process of the job writes any more: what is in the pipe is all there will be.
     for (pollfd ready{output->fd(), POLLIN, 0}; output->fd() >= 0;) {
       if (poll(&ready, 1, 0) <= 0) break;
       output->pump();
@@ -374,7 +374,7 @@ void Attempt::conclude() {
   std::vector<Candidate> candidates;
   for (const Worker& worker : workers_) {
     const auto error = recorded(worker);
-    if (worker.forgiven || (!worker.failed && !error)) continue;
+    if (worker.left_behind || (!worker.failed && !error)) continue;
     if (!worker.exit_code && !worker.signal) continue;
     const auto when = error ? std::min(error->when, worker.when) : worker.when;
     candidates.push_back({lost_its_peer(worker), when, &worker});
@@ -419,8 +419,8 @@ WorkerFailure Attempt::failure_of(const Worker& worker) const {
 
 AttemptResult run_attempt(const AttemptPlan& plan, const WorkerBody& body,
                           const LaunchOptions& options, HeldSignals& signals,
-                          WorkerFamily& family, Watcher& watcher) {
-  return Attempt(plan, body, options, signals, family, watcher).run();
+                          JobProcesses& processes, Guardian& guardian) {
+  return Attempt(plan, body, options, signals, processes, guardian).run();
 }
 
 }  // namespace brigade::launching

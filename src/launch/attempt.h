@@ -52,9 +52,9 @@ struct AttemptResult {
   }
 };
 
-// Returns when no process of the family is left.
+// Returns when no process of the job is left.
 AttemptResult run_attempt(const AttemptPlan& plan, const WorkerBody& body,
                           const LaunchOptions& options, HeldSignals& signals,
-                          WorkerFamily& family, Watcher& watcher);
+                          JobProcesses& processes, Guardian& guardian);
 
 }  // namespace brigade::launching

@@ -21,7 +21,7 @@ constexpr milliseconds kIdle{100};
 constexpr milliseconds kMemberSilence{5000};
 // The same for the launcher of a host whose workers are waited for: it beats ten times a
 // second.
-constexpr milliseconds kGuestSilence{1500};
+constexpr milliseconds kFollowerSilence{1500};
 // What a worker is given at least: a limit for collectives may be short, and a program must
 // be loaded, and its data read.
 constexpr milliseconds kToBecomeReady{60'000};
@@ -35,14 +35,14 @@ std::string seconds_text(milliseconds time) {
 
 }  // namespace
 
-JobSteward::JobSteward(const LaunchOptions& options, milliseconds limit)
+Coordinator::Coordinator(const LaunchOptions& options, milliseconds limit)
     : options_(*options.elastic),
       max_hosts_(options.nodes),
       given_run_id_(options.run_id),
       limit_(limit),
       restarts_left_(options.max_restarts) {}
 
-void JobSteward::serve(c10::intrusive_ptr<c10d::Store> store) {
+void Coordinator::serve(c10::intrusive_ptr<c10d::Store> store) {
   // As a worker's rendezvous does it: there is one attempt only.
   mail_ = std::make_unique<group::LauncherMailbox>(
       c10::make_intrusive<c10d::PrefixStore>("brigade/attempt_0", std::move(store)));
@@ -56,19 +56,19 @@ void JobSteward::serve(c10::intrusive_ptr<c10d::Store> store) {
     membership_->started(worker, steady_clock::now());
 }
 
-void JobSteward::started(int worker, int local_rank) {
+void Coordinator::started(int worker, int local_rank) {
   local_ranks_[worker] = local_rank;
   if (membership_) membership_->started(worker, steady_clock::now());
 }
 
-int JobSteward::to_come() const {
+int Coordinator::to_come() const {
   auto count = static_cast<int64_t>(to_start_.size());
   if (options_.replace) count += restarts_left_;
-  for (const auto& [number, guest] : guests_) count += guest.to_start;
+  for (const auto& [number, follower] : followers_) count += follower.to_start;
   return static_cast<int>(std::min<int64_t>(count, std::numeric_limits<int>::max()));
 }
 
-bool JobSteward::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
+bool Coordinator::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
   const int local_rank = local_ranks_[worker];
   local_ranks_.erase(worker);
   if (!membership_) return ended_well;
@@ -98,26 +98,26 @@ bool JobSteward::goes_on_without(int worker, bool ended_well, const base::Cause&
   return over_.empty();
 }
 
-void JobSteward::replace(int worker, int local_rank) {
+void Coordinator::replace(int worker, int local_rank) {
   --restarts_left_;
   if (host_of(worker) == 0) {
     to_start_.push_back(local_rank);
   } else {
-    ++guests_.at(host_of(worker)).to_start;
-    book_->say(host_of(worker), "start " + std::to_string(local_rank));
+    ++followers_.at(host_of(worker)).to_start;
+    messages_->say(host_of(worker), "start " + std::to_string(local_rank));
   }
 }
 
-Actions JobSteward::poll() {
+Actions Coordinator::poll() {
   Actions actions{.sleep = kIdle};
   if (!membership_) return actions;
   const Time now = steady_clock::now();
-  if (book_) hear_guests(now);
+  if (messages_) hear_followers(now);
   // A host that has come to the beginning takes part with its workers.
-  const bool starting =
-      membership_->generation() < 0 && std::ranges::any_of(guests_, [](const auto& guest) {
-        return guest.second.to_start > 0;
-      });
+  const bool starting = membership_->generation() < 0 &&
+                        std::ranges::any_of(followers_, [](const auto& follower) {
+                          return follower.second.to_start > 0;
+                        });
   // A replacement that is about to be started is one that is waited for.
   membership_->hold(hosts() < options_.min_nodes || starting || !to_start_.empty());
   membership_->turn(now);
@@ -131,14 +131,14 @@ Actions JobSteward::poll() {
   }
   actions.start = std::exchange(to_start_, {});
   kill(membership_->take_stuck(), actions);
-  if (book_) tell_guests();
-  actions.stay = over_.empty() && !guests_.empty();
+  if (messages_) tell_followers();
+  actions.stay = over_.empty() && !followers_.empty();
   if (membership_->busy()) actions.sleep = kBusy;
   return actions;
 }
 
 // All is done: this host's workers that wait for a place are not needed.
-std::vector<int> JobSteward::late_workers() const {
+std::vector<int> Coordinator::late_workers() const {
   std::vector<int> late;
   for (const auto& [worker, local_rank] : local_ranks_)
     if (host_of(worker) == 0 && !membership_->is_member(worker)) late.push_back(worker);
@@ -146,11 +146,11 @@ std::vector<int> JobSteward::late_workers() const {
 }
 
 // With several hosts, others may still come: for that there is a limit.
-std::string JobSteward::why_over(Time now) {
+std::string Coordinator::why_over(Time now) {
   constexpr int kMany = std::numeric_limits<int>::max() / 2;
   if (membership_->finished()) return {};
-  std::string why = membership_->why_over(book_ ? kMany : to_come());
-  if (!why.empty() || !book_) return why;
+  std::string why = membership_->why_over(messages_ ? kMany : to_come());
+  if (!why.empty() || !messages_) return why;
   if (hosts() < options_.min_nodes) {
     why = std::to_string(hosts()) + (hosts() == 1 ? " host is" : " hosts are") +
           " there, and --nnodes asks for " + std::to_string(options_.min_nodes) +
@@ -167,45 +167,46 @@ std::string JobSteward::why_over(Time now) {
   return why + "; no other came within " + seconds_text(limit_);
 }
 
-void JobSteward::kill(const std::vector<int>& stuck, Actions& actions) {
+void Coordinator::kill(const std::vector<int>& stuck, Actions& actions) {
   for (const int number : stuck) {
     const int host = host_of(number);
     if (host == 0) {
       actions.kill.push_back(number);
-    } else if (guests_.at(host).told_to_kill.insert(number).second) {
-      book_->say(host, "kill " + std::to_string(number));
+    } else if (followers_.at(host).told_to_kill.insert(number).second) {
+      messages_->say(host, "kill " + std::to_string(number));
     }
   }
 }
 
-// ---- guests -----------------------------------------------------------------------------
+// ---- followers
+// -----------------------------------------------------------------------------
 
-void JobSteward::open_to_guests(const c10::intrusive_ptr<c10d::Store>& store, int workers,
-                                const std::string& run_id) {
-  book_ = std::make_unique<GuestBook>(store, workers, run_id, given_run_id_);
+void Coordinator::open_to_followers(const c10::intrusive_ptr<c10d::Store>& store,
+                                    int workers, const std::string& run_id) {
+  messages_ = std::make_unique<HostMessages>(store, workers, run_id, given_run_id_);
 }
 
-void JobSteward::hear_guests(Time now) {
-  for (const auto& [guest, text] : book_->hear(now)) read(guest, text, now);
-  lose_silent_guests(now);
+void Coordinator::hear_followers(Time now) {
+  for (const auto& [follower, text] : messages_->hear(now)) read(follower, text, now);
+  lose_silent_followers(now);
 }
 
-void JobSteward::read(int guest, const std::string& text, Time now) {
+void Coordinator::read(int follower, const std::string& text, Time now) {
   std::istringstream words(text);
   std::string what, rest;
   int number = 0, flag = 0;
   words >> what >> number;
   if (what == "hello") {
     std::getline(words >> std::ws, rest);
-    return welcome(guest, rest, number);
+    return welcome(follower, rest, number);
   }
-  const auto found = guests_.find(guest);
-  if (found == guests_.end()) {  // it was told that it is not needed
-    if (what == "bye") book_->strike_out(guest);
+  const auto found = followers_.find(follower);
+  if (found == followers_.end()) {  // it was told that it is not needed
+    if (what == "bye") messages_->forget(follower);
     return;
   }
-  if (what == "bye") return lose(guest, "host " + found->second.name + " has left", now);
-  if (host_of(number) != guest) return;
+  if (what == "bye") return lose(follower, "host " + found->second.name + " has left", now);
+  if (host_of(number) != follower) return;
   words >> flag;
   if (what == "started") {
     if (found->second.to_start > 0) --found->second.to_start;
@@ -215,50 +216,51 @@ void JobSteward::read(int guest, const std::string& text, Time now) {
     std::getline(words >> std::ws, rest);
     const int left = restarts_left_;
     goes_on_without(number, flag == 1, base::cause_from_json(rest));
-    if (restarts_left_ == left) book_->say(guest, "gone");
+    if (restarts_left_ == left) messages_->say(follower, "gone");
   }
 }
 
-void JobSteward::welcome(int guest, const std::string& name, int workers) {
+void Coordinator::welcome(int follower, const std::string& name, int workers) {
   if (hosts() >= max_hosts_ || membership_->finished()) {
-    book_->say(guest, membership_->finished()
-                          ? "over 1 the job has come to its end"
-                          : "over 1 the job has all its " + std::to_string(max_hosts_) +
-                                " hosts; see --nnodes");
+    messages_->say(follower, membership_->finished()
+                                 ? "over 1 the job has come to its end"
+                                 : "over 1 the job has all its " +
+                                       std::to_string(max_hosts_) + " hosts; see --nnodes");
     return;
   }
-  guests_[guest].name = name;
-  guests_[guest].to_start = workers;
+  followers_[follower].name = name;
+  followers_[follower].to_start = workers;
   std::fprintf(stderr, "brigade: host %s joins with %d worker%s\n", name.c_str(), workers,
                workers == 1 ? "" : "s");
 }
 
-void JobSteward::lose_silent_guests(Time now) {
+void Coordinator::lose_silent_followers(Time now) {
   std::vector<std::pair<int, std::string>> lost;
-  for (const auto& [number, guest] : guests_) {
-    const auto silence = book_->silence(number, now);
+  for (const auto& [number, follower] : followers_) {
+    const auto silence = messages_->silence(number, now);
     const auto is_awaited = [this, host = number](const auto& worker) {
       return host_of(worker.first) == host && membership_->waits_for(worker.first);
     };
     const bool waited_for = std::ranges::any_of(local_ranks_, is_awaited);
     const bool hurry = waited_for || membership_->finished();
-    if (silence <= (hurry ? std::min(limit_, kGuestSilence) : limit_)) continue;
-    lost.emplace_back(number, "host " + guest.name +
+    if (silence <= (hurry ? std::min(limit_, kFollowerSilence) : limit_)) continue;
+    lost.emplace_back(number, "host " + follower.name +
                                   " is lost: nothing was heard of it for " +
                                   seconds_text(silence));
   }
   for (const auto& [number, how] : lost) {
-    book_->say(number, "over 1 the job goes on without this host: nothing was heard of it");
+    messages_->say(number,
+                   "over 1 the job goes on without this host: nothing was heard of it");
     lose(number, how, now);
   }
 }
 
-void JobSteward::lose(int guest, const std::string& how, Time now) {
+void Coordinator::lose(int follower, const std::string& how, Time now) {
   const bool finished = membership_->finished();
-  guests_.erase(guest);
-  book_->strike_out(guest);
+  followers_.erase(follower);
+  messages_->forget(follower);
   std::erase_if(local_ranks_, [&](const auto& worker) {
-    if (host_of(worker.first) != guest) return false;
+    if (host_of(worker.first) != follower) return false;
     membership_->ended(worker.first, {.text = how}, now);
     return true;
   });
@@ -268,30 +270,30 @@ void JobSteward::lose(int guest, const std::string& how, Time now) {
                over_.empty() ? "the others go on" : over_.c_str());
 }
 
-void JobSteward::tell_guests() {
+void Coordinator::tell_followers() {
   const bool finished = membership_->finished();
-  for (auto& [number, guest] : guests_) {
-    if (membership_->known() && !std::exchange(guest.told_known, true))
-      book_->say(number, "known");
+  for (auto& [number, follower] : followers_) {
+    if (membership_->known() && !std::exchange(follower.told_known, true))
+      messages_->say(number, "known");
     if (!finished || told_finished_) continue;
     std::string members;
     for (const auto& [worker, local_rank] : local_ranks_)
       if (host_of(worker) == number && membership_->is_member(worker))
         members += (members.empty() ? "" : ",") + std::to_string(worker);
-    book_->say(number, "finished " + members);
+    messages_->say(number, "finished " + members);
   }
   told_finished_ = finished;
 }
 
-void JobSteward::dismiss_guests(const std::string& text, int exit_code,
-                                milliseconds limit) {
-  if (!book_) return;
-  for (const auto& [number, guest] : guests_)
-    book_->say(number, "over " + std::to_string(exit_code) + " " + text);
+void Coordinator::dismiss_followers(const std::string& text, int exit_code,
+                                    milliseconds limit) {
+  if (!messages_) return;
+  for (const auto& [number, follower] : followers_)
+    messages_->say(number, "over " + std::to_string(exit_code) + " " + text);
   const auto deadline = steady_clock::now() + limit;
-  while (!guests_.empty() && steady_clock::now() < deadline) {
-    for (const auto& [guest, said] : book_->hear(steady_clock::now()))
-      if (said == "bye") guests_.erase(guest);
+  while (!followers_.empty() && steady_clock::now() < deadline) {
+    for (const auto& [follower, said] : messages_->hear(steady_clock::now()))
+      if (said == "bye") followers_.erase(follower);
     std::this_thread::sleep_for(kBusy);
   }
 }

@@ -1,4 +1,4 @@
-// The steward of the host that has the store: decides for the whole job.
+// Decides for the whole elastic job, on the host that has the store.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -19,20 +19,20 @@ class Store;
 namespace brigade::launching {
 
 // A worker's number and its place among this host's workers are the same here.
-class JobSteward : public JobControl {
+class Coordinator : public JobControl {
  public:
   // `limit`: how long a worker may take to become ready, if it is more than a minute, and
   // how long another host may be silent.
-  JobSteward(const LaunchOptions& options, std::chrono::milliseconds limit);
+  Coordinator(const LaunchOptions& options, std::chrono::milliseconds limit);
 
   // The store that the workers use. To be called once.
   void serve(c10::intrusive_ptr<c10d::Store> store);
   // Lets other hosts in. `workers`: this host's. After serve().
-  void open_to_guests(const c10::intrusive_ptr<c10d::Store>& store, int workers,
-                      const std::string& run_id);
-  // Tells all guests that the job is over, and gives them `limit` to leave.
-  void dismiss_guests(const std::string& text, int exit_code,
-                      std::chrono::milliseconds limit);
+  void open_to_followers(const c10::intrusive_ptr<c10d::Store>& store, int workers,
+                         const std::string& run_id);
+  // Tells all followers that the job is over, and gives them `limit` to leave.
+  void dismiss_followers(const std::string& text, int exit_code,
+                         std::chrono::milliseconds limit);
 
   std::optional<int> first_number() const override { return 0; }
   void started(int worker, int local_rank) override;
@@ -42,7 +42,7 @@ class JobSteward : public JobControl {
 
  private:
   using Time = Membership::Time;
-  struct Guest {
+  struct FollowerState {
     std::string name;
     int to_start = 0;  // it was told to start so many, and has not done so yet
     bool told_known = false;
@@ -50,15 +50,15 @@ class JobSteward : public JobControl {
   };
 
   int to_come() const;
-  int hosts() const { return 1 + static_cast<int>(guests_.size()); }
+  int hosts() const { return 1 + static_cast<int>(followers_.size()); }
   std::string why_over(Time now);
   void replace(int worker, int local_rank);
-  void hear_guests(Time now);
-  void read(int guest, const std::string& text, Time now);
-  void welcome(int guest, const std::string& name, int workers);
-  void lose_silent_guests(Time now);
-  void lose(int guest, const std::string& how, Time now);
-  void tell_guests();
+  void hear_followers(Time now);
+  void read(int follower, const std::string& text, Time now);
+  void welcome(int follower, const std::string& name, int workers);
+  void lose_silent_followers(Time now);
+  void lose(int follower, const std::string& how, Time now);
+  void tell_followers();
   void kill(const std::vector<int>& stuck, Actions& actions);
   std::vector<int> late_workers() const;
 
@@ -73,8 +73,8 @@ class JobSteward : public JobControl {
   std::vector<int> to_start_;       // local ranks of this host
   std::string over_;
   // Of a job of several hosts.
-  std::unique_ptr<GuestBook> book_;
-  std::map<int, Guest> guests_;
+  std::unique_ptr<HostMessages> messages_;
+  std::map<int, FollowerState> followers_;
   std::optional<Time> short_since_;  // fewer hosts or workers than asked for
   bool told_finished_ = false;
 };

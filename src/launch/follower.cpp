@@ -10,15 +10,15 @@ constexpr std::chrono::milliseconds kSleep{100};
 
 }  // namespace
 
-GuestSteward::GuestSteward(GuestLink& link) : link_(link), guest_(link.entry()->guest) {}
+Follower::Follower(HostLink& link) : link_(link), follower_(link.entry()->follower) {}
 
-void GuestSteward::started(int worker, int local_rank) {
+void Follower::started(int worker, int local_rank) {
   living_.insert(worker);
   link_.say("started " + std::to_string(number_of(worker)) + " " +
             std::to_string(local_rank));
 }
 
-bool GuestSteward::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
+bool Follower::goes_on_without(int worker, bool ended_well, const base::Cause& how) {
   living_.erase(worker);
   ++unanswered_;
   link_.say("ended " + std::to_string(number_of(worker)) + (ended_well ? " 1 " : " 0 ") +
@@ -27,7 +27,7 @@ bool GuestSteward::goes_on_without(int worker, bool ended_well, const base::Caus
   return known_ || ended_well;
 }
 
-Actions GuestSteward::poll() {
+Actions Follower::poll() {
   Actions actions{.sleep = kSleep};
   for (const std::string& text : link_.hear()) read(text, actions);
   if (finished_) {
@@ -44,7 +44,7 @@ Actions GuestSteward::poll() {
   return actions;
 }
 
-void GuestSteward::read(const std::string& text, Actions& actions) {
+void Follower::read(const std::string& text, Actions& actions) {
   std::istringstream words(text);
   std::string what;
   words >> what;

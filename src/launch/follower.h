@@ -1,4 +1,4 @@
-// The steward of a host that has joined an elastic job: does what the first host says.
+// The launcher of a host that has joined an elastic job: does what the first host says.
 #pragma once
 #include <set>
 
@@ -7,10 +7,10 @@
 
 namespace brigade::launching {
 
-class GuestSteward : public JobControl {
+class Follower : public JobControl {
  public:
   // REQUIRES: `link` has its entry, and outlives this.
-  explicit GuestSteward(GuestLink& link);
+  explicit Follower(HostLink& link);
 
   std::optional<int> first_number() const override { return number_of(0); }
   void started(int worker, int local_rank) override;
@@ -22,12 +22,12 @@ class GuestSteward : public JobControl {
   int exit_code() const { return exit_code_; }
 
  private:
-  int number_of(int worker) const { return guest_ * kNumbersAHost + worker; }
+  int number_of(int worker) const { return follower_ * kNumbersAHost + worker; }
   bool is_member(int worker) const { return members_.contains(number_of(worker)); }
   void read(const std::string& text, Actions& actions);
 
-  GuestLink& link_;
-  const int guest_;
+  HostLink& link_;
+  const int follower_;
   std::set<int> living_;
   int unanswered_ = 0;  // ends that were told of
   bool known_ = false;

@@ -13,14 +13,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How often a guest tells that it lives, and listens.
-constexpr milliseconds kGuestBeat{100};
+// How often a follower tells that it lives, and listens.
+constexpr milliseconds kBeat{100};
 
-// Set once guests may come; holds the run's id.
+// Set once followers may come; holds the run's id.
 constexpr const char* kOpen = "open";
 // The same where the user has given it, else empty.
 constexpr const char* kGivenRunId = "given_run_id";
-constexpr const char* kGuests = "guests";
+constexpr const char* kFollowers = "guests";
 constexpr const char* kRanks = "ranks";
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -29,39 +29,40 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& s
 
 }  // namespace
 
-GuestBook::GuestBook(c10::intrusive_ptr<c10d::Store> store, int ranks,
-                     const std::string& run_id, const std::string& given_run_id)
+HostMessages::HostMessages(c10::intrusive_ptr<c10d::Store> store, int ranks,
+                           const std::string& run_id, const std::string& given_run_id)
     : store_(part_of(store)), mail_(store_) {
   store_->set(kGivenRunId, given_run_id);
   store_->add(kRanks, ranks);
   store_->set(kOpen, run_id);
 }
 
-std::vector<std::pair<int, std::string>> GuestBook::hear(Time now) {
-  const auto came = static_cast<int>(store_->add(kGuests, 0));
+std::vector<std::pair<int, std::string>> HostMessages::hear(Time now) {
+  const auto came = static_cast<int>(store_->add(kFollowers, 0));
   while (known_ < came) {
     mail_.add(++known_);
     heard_[known_] = now;
   }
   auto messages = mail_.receive();
-  for (const auto& [guest, text] : messages) heard_[guest] = now;
+  for (const auto& [follower, text] : messages) heard_[follower] = now;
   std::erase_if(messages, [](const auto& message) { return message.second == "beat"; });
   return messages;
 }
 
-milliseconds GuestBook::silence(int guest, Time now) const {
-  return std::chrono::duration_cast<milliseconds>(now - heard_.at(guest));
+milliseconds HostMessages::silence(int follower, Time now) const {
+  return std::chrono::duration_cast<milliseconds>(now - heard_.at(follower));
 }
 
-void GuestBook::strike_out(int guest) {
-  mail_.remove(guest);
-  heard_.erase(guest);
+void HostMessages::forget(int follower) {
+  mail_.remove(follower);
+  heard_.erase(follower);
 }
 
-// ---- the guest --------------------------------------------------------------------------
+// ---- the follower
+// --------------------------------------------------------------------------
 
 // What both threads see, under the mutex. What is below it is the link's thread's alone.
-struct GuestLink::Shared : LinkThread {
+struct HostLink::Shared : LinkThread {
   std::optional<Entry> entry;
   std::vector<std::string> outgoing;
   std::vector<std::string> incoming;
@@ -82,7 +83,7 @@ struct GuestLink::Shared : LinkThread {
 };
 
 // False: not yet.
-bool GuestLink::Shared::enter() {
+bool HostLink::Shared::enter() {
   std::string why;
   if (!server) server = opener(why);
   if (server && !store) store = part_of(server);
@@ -102,9 +103,9 @@ bool GuestLink::Shared::enter() {
   check_run_ids(address, store->get_to_str(kGivenRunId), self.given_run_id);
   Entry found;
   found.run_id = store->get_to_str(kOpen);
-  found.guest = static_cast<int>(store->add(kGuests, 1));
+  found.follower = static_cast<int>(store->add(kFollowers, 1));
   found.first_rank = static_cast<int>(store->add(kRanks, self.workers)) - self.workers;
-  mail = std::make_unique<group::WorkerMailbox>(store, found.guest);
+  mail = std::make_unique<group::WorkerMailbox>(store, found.follower);
   mail->send("hello " + std::to_string(self.workers) + " " + self.host);
   const std::scoped_lock lock(mutex);
   not_reached.clear();
@@ -113,7 +114,7 @@ bool GuestLink::Shared::enter() {
   return true;
 }
 
-void GuestLink::Shared::talk_to_store(bool last) {
+void HostLink::Shared::talk_to_store(bool last) {
   std::vector<std::string> texts;
   {
     const std::scoped_lock lock(mutex);
@@ -128,7 +129,7 @@ void GuestLink::Shared::talk_to_store(bool last) {
   incoming.insert(incoming.end(), heard.begin(), heard.end());
 }
 
-void GuestLink::Shared::loop() {
+void HostLink::Shared::loop() {
   try {
     for (bool last = false; !last;) {
       {
@@ -138,7 +139,7 @@ void GuestLink::Shared::loop() {
       if (mail || (!last && enter())) talk_to_store(last);
       tell();
       std::unique_lock lock(mutex);
-      if (!stop && outgoing.empty()) changed.wait_for(lock, kGuestBeat);
+      if (!stop && outgoing.empty()) changed.wait_for(lock, kBeat);
     }
   } catch (const std::exception& error) {
     const std::scoped_lock lock(mutex);
@@ -153,7 +154,7 @@ void GuestLink::Shared::loop() {
   opener = nullptr;
 }
 
-GuestLink::GuestLink(Self self, std::string address, StoreOpener opener, milliseconds limit)
+HostLink::HostLink(Self self, std::string address, StoreOpener opener, milliseconds limit)
     : shared_(std::make_shared<Shared>()) {
   shared_->self = std::move(self);
   shared_->address = std::move(address);
@@ -162,28 +163,28 @@ GuestLink::GuestLink(Self self, std::string address, StoreOpener opener, millise
   start_link(shared_);
 }
 
-GuestLink::~GuestLink() { shared_->end(); }
+HostLink::~HostLink() { shared_->end(); }
 
-int GuestLink::fd() const { return shared_->event; }
+int HostLink::fd() const { return shared_->event; }
 
-std::optional<GuestLink::Entry> GuestLink::entry() const {
+std::optional<HostLink::Entry> HostLink::entry() const {
   const std::scoped_lock lock(shared_->mutex);
   return shared_->entry;
 }
 
-void GuestLink::say(std::string text) {
+void HostLink::say(std::string text) {
   const std::scoped_lock lock(shared_->mutex);
   shared_->outgoing.push_back(std::move(text));
   shared_->changed.notify_all();
 }
 
-std::vector<std::string> GuestLink::hear() {
+std::vector<std::string> HostLink::hear() {
   shared_->quiet();
   const std::scoped_lock lock(shared_->mutex);
   return std::exchange(shared_->incoming, {});
 }
 
-std::string GuestLink::lost() const {
+std::string HostLink::lost() const {
   const std::scoped_lock lock(shared_->mutex);
   if (!shared_->lost.empty()) return shared_->lost;
   if (steady_clock::now() - shared_->last_heard <= shared_->limit) return {};

@@ -1,7 +1,7 @@
 // Messages between the launchers of an elastic job on several hosts, through the store.
 //
-// Vocabulary. The *first host's* launcher has the store and decides. A *guest* is the
-// launcher of another host; it gets a number from 1 on, never twice. A guest says:
+// Vocabulary. The *first host's* launcher has the store and decides. A *follower* is the
+// launcher of another host; it gets a number from 1 on, never twice. A follower says:
 //   hello COUNT NAME     it comes with so many workers, from the host of that name
 //   started N LOCAL      worker N runs, under that local rank
 //   ended N WELL HOW     worker N has ended; WELL is 1 for exit code 0
@@ -12,8 +12,8 @@
 //   start LOCAL          start another worker; an answer to `ended`
 //   gone                 no other is started; an answer to `ended`
 //   kill N               worker N does not answer any more
-//   finished N,N         all training is done; these are the guest's members
-//   over CODE TEXT       the job, or this guest's part in it, is over
+//   finished N,N         all training is done; these are the follower's members
+//   over CODE TEXT       the job, or this follower's part in it, is over
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -30,36 +30,36 @@
 
 namespace brigade::launching {
 
-// The workers of guest H have numbers from H * kNumbersAHost on.
+// The workers of follower H have numbers from H * kNumbersAHost on.
 constexpr int kNumbersAHost = 100'000;
 constexpr int host_of(int number) { return number / kNumbersAHost; }
 
 // The first host's side. Never waits long. Not thread-safe.
-class GuestBook {
+class HostMessages {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // From now on guests may come. `ranks`: those of the first host's own workers.
+  // From now on followers may come. `ranks`: those of the first host's own workers.
   // `given_run_id`: as the user gave it; empty: this launcher made one up.
-  GuestBook(c10::intrusive_ptr<c10d::Store> store, int ranks, const std::string& run_id,
-            const std::string& given_run_id = "");
+  HostMessages(c10::intrusive_ptr<c10d::Store> store, int ranks, const std::string& run_id,
+               const std::string& given_run_id = "");
 
   // What has come since the last call, except beats.
   std::vector<std::pair<int, std::string>> hear(Time now);
-  void say(int guest, const std::string& text) { mail_.send(guest, text); }
+  void say(int follower, const std::string& text) { mail_.send(follower, text); }
   // How long nothing has been heard of it.
-  std::chrono::milliseconds silence(int guest, Time now) const;
+  std::chrono::milliseconds silence(int follower, Time now) const;
   // It has left, or is lost: it is not listened to any more.
-  void strike_out(int guest);
+  void forget(int follower);
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
   group::LauncherMailbox mail_;
-  std::map<int, Time> heard_;  // by guest
-  int known_ = 0;              // guests that ever came
+  std::map<int, Time> heard_;  // by follower
+  int known_ = 0;              // followers that ever came
 };
 
-// A guest's side: a thread of its own talks to the store, all calls return at once.
-class GuestLink {
+// A follower's side: a thread of its own talks to the store, all calls return at once.
+class HostLink {
  public:
   struct Self {
     std::string host;
@@ -69,17 +69,17 @@ class GuestLink {
   };
   // What the first host knows it under.
   struct Entry {
-    int guest = 0;
+    int follower = 0;
     int first_rank = 0;
     std::string run_id;
   };
   // `address`: of the first host, for texts. `limit`: how long it may be silent.
-  GuestLink(Self self, std::string address, StoreOpener opener,
-            std::chrono::milliseconds limit);
+  HostLink(Self self, std::string address, StoreOpener opener,
+           std::chrono::milliseconds limit);
   // Says good-bye; waits for 2 s at most.
-  ~GuestLink();
-  GuestLink(const GuestLink&) = delete;
-  GuestLink& operator=(const GuestLink&) = delete;
+  ~HostLink();
+  HostLink(const HostLink&) = delete;
+  HostLink& operator=(const HostLink&) = delete;
 
   // Readable when there is news; `hear` makes it quiet again.
   int fd() const;

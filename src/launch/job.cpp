@@ -81,10 +81,10 @@ class Job {
         limit_(options.rendezvous ? *options.rendezvous
                                   : group::read_timeout(group::process_environment())
                                         .value_or(milliseconds(300'000))),
-        family_(unique_mark()),
-        run_id_(options.run_id.empty() ? family_.mark() : options.run_id),
+        processes_(unique_job_id()),
+        run_id_(options.run_id.empty() ? processes_.job_id() : options.run_id),
         folder_(options, "brigade_" + run_id_),
-        watcher_(family_, folder_.kept() ? "" : folder_.path()) {}
+        guardian_(processes_, folder_.kept() ? "" : folder_.path()) {}
 
   void run();
 
@@ -95,32 +95,32 @@ class Job {
     bool in_time = true;
   };
 
-  std::optional<Verdict> run_alone(int attempt);
-  std::optional<Verdict> run_first_host();
-  std::optional<Verdict> run_as_guest();
-  std::optional<Verdict> run_with_others(int attempt);
-  std::optional<Verdict> wait_until_all_are_done(int attempt);
+  std::optional<JobResult> run_alone(int attempt);
+  std::optional<JobResult> run_first_host();
+  std::optional<JobResult> run_as_follower();
+  std::optional<JobResult> run_with_others(int attempt);
+  std::optional<JobResult> wait_until_all_are_done(int attempt);
   PreparedStore host_store(std::uint16_t port) const;
   PreparedStore reach_store() const;
-  Place place_of_store(int attempt, int port) const;
-  Place place_among(const NodeNews& news, int attempt) const;
-  Verdict agree_on(std::optional<Verdict> own);
+  WorkerPlacement placement_at_store(int attempt, int port) const;
+  WorkerPlacement placement_among(const NodeNews& news, int attempt) const;
+  JobResult settle(std::optional<JobResult> own);
   void leave();
   template <class Ready>
   Wait await(milliseconds limit, Ready ready);
-  AttemptResult run_workers(AttemptPlan& plan, const Place& place);
-  std::optional<Verdict> verdict_on(const AttemptResult& result) const;
-  Verdict interrupted_by(int signal) const;
+  AttemptResult run_workers(AttemptPlan& plan, const WorkerPlacement& place);
+  std::optional<JobResult> result_of(const AttemptResult& result) const;
+  JobResult interrupted_by(int signal) const;
 
   int workers_;
   const WorkerBody& body_;
   const LaunchOptions& options_;
   milliseconds grace_;
   milliseconds limit_;
-  WorkerFamily family_;
+  JobProcesses processes_;
   const std::string run_id_;
   JobFolder folder_;
-  Watcher watcher_;
+  Guardian guardian_;
   HeldSignals signals_;
   // With several hosts only.
   std::unique_ptr<NodeLink> link_;
@@ -132,7 +132,7 @@ void Job::run() {
     const auto verdict = options_.nodes == 1       ? run_alone(attempt)
                          : !options_.elastic       ? run_with_others(attempt)
                          : options_.node_rank == 0 ? run_first_host()
-                                                   : run_as_guest();
+                                                   : run_as_follower();
     const bool restart =
         verdict && !verdict->final && !options_.elastic && attempt < options_.max_restarts;
     if (!restart && link_) leave();
@@ -144,73 +144,73 @@ void Job::run() {
   }
 }
 
-std::optional<Verdict> Job::run_alone(int attempt) {
+std::optional<JobResult> Job::run_alone(int attempt) {
   // A store of its own for each attempt: nothing of the last one may be found in it.
   const PreparedStore prepared = host_store(options_.master_port);
   c10::intrusive_ptr<c10d::Store> store;
   JobControl alone;
-  std::optional<JobSteward> steward;
-  if (options_.elastic) steward.emplace(options_, limit_);
-  AttemptPlan plan{.control = steward ? *steward : alone,
+  std::optional<Coordinator> coordinator;
+  if (options_.elastic) coordinator.emplace(options_, limit_);
+  AttemptPlan plan{.control = coordinator ? *coordinator : alone,
                    .attempt = attempt,
                    .launchers_own = prepared.descriptors};
   plan.started = [&] {
     std::string why;
     store = prepared.open(why);
-    if (steward) steward->serve(store);
+    if (coordinator) coordinator->serve(store);
   };
-  Place place = place_of_store(attempt, prepared.port);
+  WorkerPlacement place = placement_at_store(attempt, prepared.port);
   place.world = workers_;
   place.run_id = run_id_;
-  return verdict_on(run_workers(plan, place));
+  return result_of(run_workers(plan, place));
 }
 
 // The first host of an elastic job: others come and go.
-std::optional<Verdict> Job::run_first_host() {
+std::optional<JobResult> Job::run_first_host() {
   const PreparedStore prepared = host_store(options_.master_port);
   std::string why;
   const auto store = prepared.open(why);
-  Place place = place_of_store(0, prepared.port);
+  WorkerPlacement place = placement_at_store(0, prepared.port);
   place.world = workers_;
   place.run_id = run_id_;
-  JobSteward steward(options_, limit_);
-  AttemptPlan plan{.control = steward, .launchers_own = prepared.descriptors};
+  Coordinator coordinator(options_, limit_);
+  AttemptPlan plan{.control = coordinator, .launchers_own = prepared.descriptors};
   plan.started = [&] {
-    steward.serve(store);
-    steward.open_to_guests(store, workers_, place.run_id);
+    coordinator.serve(store);
+    coordinator.open_to_followers(store, workers_, place.run_id);
   };
-  const auto verdict = verdict_on(run_workers(plan, place));
+  const auto verdict = result_of(run_workers(plan, place));
   if (verdict) {
-    steward.dismiss_guests(verdict->text, verdict->exit_code,
-                           std::min(limit_, grace_ + milliseconds(5'000)));
+    coordinator.dismiss_followers(verdict->text, verdict->exit_code,
+                                  std::min(limit_, grace_ + milliseconds(5'000)));
   }
   return verdict;
 }
 
-std::optional<Verdict> Job::run_as_guest() {
+std::optional<JobResult> Job::run_as_follower() {
   PreparedStore prepared = reach_store();
   const std::string address = group::endpoint(options_.master_addr, options_.master_port);
-  GuestLink link({host_name(), workers_, options_.run_id}, address,
-                 std::move(prepared.open), limit_);
+  HostLink link({host_name(), workers_, options_.run_id}, address, std::move(prepared.open),
+                limit_);
   while (!link.entry()) {
     if (const std::string lost = link.lost(); !lost.empty())
-      return Verdict{.text = lost, .final = true};
+      return JobResult{.text = lost, .final = true};
     if (const int signal = signals_.take()) return interrupted_by(signal);
     pollfd fds[]{{signals_.fd(), POLLIN, 0}, {link.fd(), POLLIN, 0}};
     poll(fds, 2, 100);
   }
-  const GuestLink::Entry entry = *link.entry();
-  Place place = place_of_store(0, prepared.port);
+  const HostLink::Entry entry = *link.entry();
+  WorkerPlacement place = placement_at_store(0, prepared.port);
   place.first_rank = entry.first_rank;
   place.world = entry.first_rank + workers_;
-  place.node = entry.guest;
+  place.node = entry.follower;
   place.run_id = entry.run_id;
-  GuestSteward steward(link);
-  AttemptPlan plan{.control = steward};
+  Follower coordinator(link);
+  AttemptPlan plan{.control = coordinator};
   const AttemptResult result = run_workers(plan, place);
-  auto verdict = verdict_on(result);
+  auto verdict = result_of(result);
   if (verdict && !verdict->failure && !result.over.empty())
-    verdict->exit_code = steward.exit_code();
+    verdict->exit_code = coordinator.exit_code();
   return verdict;
 }
 
@@ -241,7 +241,7 @@ PreparedStore Job::reach_store() const {
           }};
 }
 
-std::optional<Verdict> Job::run_with_others(int attempt) {
+std::optional<JobResult> Job::run_with_others(int attempt) {
   // The first attempt's workers share the launchers' store, so that the port is the one
   // that the user chose, and opened in a firewall perhaps.
   const bool hosts = options_.node_rank == 0;
@@ -255,7 +255,7 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
   if (!link_) {
     NodeState self{.node_rank = options_.node_rank,
                    .nodes = options_.nodes,
-                   .mark = family_.mark(),
+                   .job_id = processes_.job_id(),
                    .host = host_name(),
                    .workers = workers_,
                    .run_id = run_id_,
@@ -268,45 +268,45 @@ std::optional<Verdict> Job::run_with_others(int attempt) {
     return news.verdict || news.all_in(attempt, NodePhase::joining);
   };
   const Wait joined = await(limit_, all_here);
-  if (joined.signal) return agree_on(interrupted_by(joined.signal));
+  if (joined.signal) return settle(interrupted_by(joined.signal));
   if (!joined.in_time) {
-    return agree_on(
-        Verdict{.text = joined.news.why_missing(attempt, limit_), .final = true});
+    return settle(
+        JobResult{.text = joined.news.why_missing(attempt, limit_), .final = true});
   }
-  if (!joined.news.lost.empty() || joined.news.verdict) return agree_on(std::nullopt);
+  if (!joined.news.lost.empty() || joined.news.verdict) return settle(std::nullopt);
   NodesControl nodes(*link_);
   AttemptPlan plan{
       .control = nodes, .attempt = attempt, .launchers_own = prepared.descriptors};
-  const AttemptResult result = run_workers(plan, place_among(joined.news, attempt));
-  if (!result.good()) return agree_on(verdict_on(result));
+  const AttemptResult result = run_workers(plan, placement_among(joined.news, attempt));
+  if (!result.good()) return settle(result_of(result));
   return wait_until_all_are_done(attempt);
 }
 
-std::optional<Verdict> Job::wait_until_all_are_done(int attempt) {
+std::optional<JobResult> Job::wait_until_all_are_done(int attempt) {
   link_->enter(NodePhase::done);
   const Wait done = await(kAsLongAsItTakes, [&](const NodeNews& news) {
     return news.claimed_by || news.all_in(attempt, NodePhase::done);
   });
-  if (done.signal) return agree_on(interrupted_by(done.signal));
+  if (done.signal) return settle(interrupted_by(done.signal));
   if (!done.news.lost.empty()) {
     // Our own part is done, and nobody is left to say how the rest ended.
     std::fprintf(stderr, "brigade: all workers of this host ended well, then %s\n",
                  done.news.lost.c_str());
     return std::nullopt;
   }
-  if (done.news.claimed_by) return agree_on(std::nullopt);
+  if (done.news.claimed_by) return settle(std::nullopt);
   return std::nullopt;
 }
 
-Place Job::place_of_store(int attempt, int port) const {
-  Place place{.attempt = attempt, .node = options_.node_rank};
+WorkerPlacement Job::placement_at_store(int attempt, int port) const {
+  WorkerPlacement place{.attempt = attempt, .node = options_.node_rank};
   place.master = options_.master_addr;
   place.port = port;
   return place;
 }
 
-Place Job::place_among(const NodeNews& news, int attempt) const {
-  Place place = place_of_store(attempt, news.nodes[0]->port);
+WorkerPlacement Job::placement_among(const NodeNews& news, int attempt) const {
+  WorkerPlacement place = placement_at_store(attempt, news.nodes[0]->port);
   for (int node = 0; node < options_.nodes; ++node) {
     const NodeState& state = *news.nodes[static_cast<size_t>(node)];
     if (node < options_.node_rank) place.first_rank += state.workers;
@@ -317,7 +317,7 @@ Place Job::place_among(const NodeNews& news, int attempt) const {
 }
 
 // What all nodes say: the verdict of the node whose claim came first.
-Verdict Job::agree_on(std::optional<Verdict> own) {
+JobResult Job::settle(std::optional<JobResult> own) {
   link_->claim();
   const auto claimed = [](const NodeNews& news) { return news.claimed_by || news.verdict; };
   const milliseconds patience = std::min(limit_, grace_ + milliseconds(15'000));
@@ -361,7 +361,7 @@ Job::Wait Job::await(milliseconds limit, Ready ready) {
   }
 }
 
-AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
+AttemptResult Job::run_workers(AttemptPlan& plan, const WorkerPlacement& place) {
   plan.workers = workers_;
   plan.first_rank = place.first_rank;
   plan.host = host_name();
@@ -370,38 +370,39 @@ AttemptResult Job::run_workers(AttemptPlan& plan, const Place& place) {
   plan.grace = grace_;
   plan.environment = [&](int local_rank) {
     auto variables = worker_environment(local_rank, workers_, place, options_);
-    variables.emplace(WorkerFamily::kMarkName, family_.mark());
+    variables.emplace(JobProcesses::kJobIdName, processes_.job_id());
     return variables;
   };
-  return run_attempt(plan, body_, options_, signals_, family_, watcher_);
+  return run_attempt(plan, body_, options_, signals_, processes_, guardian_);
 }
 
-std::optional<Verdict> Job::verdict_on(const AttemptResult& result) const {
+std::optional<JobResult> Job::result_of(const AttemptResult& result) const {
   if (result.interrupted) return interrupted_by(result.interrupted);
   if (result.failure) {
     std::string text = report(*result.failure, result.others);
     if (!result.over.empty()) text += "\n  " + result.over;
-    return Verdict{.text = std::move(text),
-                   .exit_code = exit_code_of(*result.failure),
-                   .failure = result.failure};
+    return JobResult{.text = std::move(text),
+                     .exit_code = exit_code_of(*result.failure),
+                     .failure = result.failure};
   }
-  if (!result.over.empty()) return Verdict{.text = result.over, .final = true};
+  if (!result.over.empty()) return JobResult{.text = result.over, .final = true};
   if (result.past_wall) {
-    return Verdict{.text = "the workers ran past the limit of " +
-                           std::to_string(options_.wall->count()) + " ms and were ended",
-                   .exit_code = 124,
-                   .final = true};
+    return JobResult{.text = "the workers ran past the limit of " +
+                             std::to_string(options_.wall->count()) + " ms and were ended",
+                     .exit_code = 124,
+                     .final = true};
   }
   if (result.output_lost) {
-    return Verdict{.text = std::string("what the workers printed could not all be written "
-                                       "to standard output: ") +
-                           std::strerror(result.output_lost),
-                   .final = true};
+    return JobResult{
+        .text = std::string("what the workers printed could not all be written "
+                            "to standard output: ") +
+                std::strerror(result.output_lost),
+        .final = true};
   }
   return std::nullopt;
 }
 
-Verdict Job::interrupted_by(int signal) const {
+JobResult Job::interrupted_by(int signal) const {
   const char* name = sigabbrev_np(signal);
   return {.text = "interrupted by SIG" + std::string(name ? name : "?") + " on " +
                   host_name() + "; all workers have ended",

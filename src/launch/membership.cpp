@@ -88,12 +88,12 @@ void Membership::tell_that_it_is_over(Time now) {
 
 void Membership::condemn_silent(Time now) {
   for (auto& [number, worker] : workers_) {
-    if (worker.ready || worker.condemned) continue;
+    if (worker.ready || worker.unresponsive) continue;
     const bool silent = worker.member && told_ && !worker.heard &&
                         now - *told_ > options_.silence && !is_last_with_state(worker);
     const bool late = worker.member ? told_ && now - *told_ > options_.limit
                                     : now - worker.since > options_.limit;
-    worker.condemned = silent || late;
+    worker.unresponsive = silent || late;
   }
 }
 
@@ -107,7 +107,7 @@ bool Membership::is_last_with_state(const Worker& worker) const {
 std::vector<int> Membership::take_stuck() {
   std::vector<int> stuck;
   for (auto& [number, worker] : workers_)
-    if (worker.condemned) stuck.push_back(number);
+    if (worker.unresponsive) stuck.push_back(number);
   return stuck;
 }
 

@@ -65,7 +65,7 @@ class Membership {
     bool ready = false;
     bool done = false;
     bool heard = false;
-    bool condemned = false;
+    bool unresponsive = false;
     Time since;  // it was started, or its generation was given out
   };
 

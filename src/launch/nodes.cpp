@@ -28,7 +28,7 @@ std::string dump(const json& data) {
 std::string encode(const NodeState& state) {
   return dump({{"node_rank", state.node_rank},
                {"nodes", state.nodes},
-               {"mark", state.mark},
+               {"mark", state.job_id},
                {"host", state.host},
                {"workers", state.workers},
                {"attempt", state.attempt},
@@ -43,7 +43,7 @@ NodeState decode_state(const std::string& text) {
   const json data = json::parse(text);
   return {.node_rank = data.at("node_rank"),
           .nodes = data.at("nodes"),
-          .mark = data.at("mark"),
+          .job_id = data.at("mark"),
           .host = data.at("host"),
           .workers = data.at("workers"),
           .attempt = data.at("attempt"),
@@ -54,18 +54,18 @@ NodeState decode_state(const std::string& text) {
           .beat = data.at("beat")};
 }
 
-std::string encode(const Verdict& verdict) {
+std::string encode(const JobResult& verdict) {
   json data = {
       {"text", verdict.text}, {"exit_code", verdict.exit_code}, {"final", verdict.final}};
   if (verdict.failure) data["failure"] = to_json(*verdict.failure);
   return dump(data);
 }
 
-Verdict decode_verdict(const std::string& text) {
+JobResult decode_verdict(const std::string& text) {
   const json data = json::parse(text);
-  Verdict verdict{.text = data.at("text"),
-                  .exit_code = data.at("exit_code"),
-                  .final = data.at("final")};
+  JobResult verdict{.text = data.at("text"),
+                    .exit_code = data.at("exit_code"),
+                    .final = data.at("final")};
   if (data.contains("failure")) verdict.failure = failure_from_json(data["failure"]);
   return verdict;
 }
@@ -109,7 +109,7 @@ std::string NodeNews::missing(int attempt, NodePhase phase) const {
 struct NodeLink::Shared : LinkThread {
   NodeState self;
   bool claiming = false;
-  std::optional<Verdict> own_verdict;
+  std::optional<JobResult> own_verdict;
   NodeNews news;
 
   std::string host;
@@ -183,7 +183,7 @@ bool NodeLink::Shared::introduce(const NodeState& state) {
   const auto held = store->compareSet(key, std::vector<std::uint8_t>{},
                                       std::vector<std::uint8_t>(mine.begin(), mine.end()));
   const NodeState holder = decode_state(std::string(held.begin(), held.end()));
-  if (holder.mark != state.mark) {
+  if (holder.job_id != state.job_id) {
     throw RendezvousError("node rank " + std::to_string(state.node_rank) +
                           " is taken by a launcher on " + holder.host +
                           "; give every host a --node-rank of its own");
@@ -216,7 +216,7 @@ void NodeLink::Shared::hear(int node, const std::string& text) {
 void NodeLink::Shared::talk_to_store() {
   NodeState state;
   bool claim = false;
-  std::optional<Verdict> verdict;
+  std::optional<JobResult> verdict;
   {
     const std::scoped_lock lock(mutex);
     ++self.beat;
@@ -341,7 +341,7 @@ void NodeLink::claim() {
   shared_->changed.notify_all();
 }
 
-void NodeLink::publish(const Verdict& verdict) {
+void NodeLink::publish(const JobResult& verdict) {
   const std::scoped_lock lock(shared_->mutex);
   shared_->own_verdict = verdict;
   shared_->changed.notify_all();

@@ -29,7 +29,7 @@ struct NodeState {
   int node_rank = 0;
   int nodes = 0;
   // Tells two launchers with the same node rank apart.
-  std::string mark;
+  std::string job_id;
   std::string host;
   int workers = 0;
   int attempt = 0;
@@ -44,7 +44,7 @@ struct NodeState {
   long beat = 0;
 };
 
-struct Verdict {
+struct JobResult {
   std::string text;
   int exit_code = 1;
   // No restart, whatever is left of them: somebody interrupted the job.
@@ -58,7 +58,7 @@ struct NodeNews {
   std::vector<std::optional<NodeState>> nodes;
   // Of the current attempt.
   std::optional<int> claimed_by;
-  std::optional<Verdict> verdict;
+  std::optional<JobResult> verdict;
   // On node 0: who came and was refused, for it is of another job; empty: nobody.
   std::string refused;
   // Why the others cannot be heard any more; empty: they can.
@@ -94,7 +94,7 @@ class NodeLink {
   void enter(NodePhase phase);
   // Only the first claim of an attempt counts; see NodeNews::claimed_by.
   void claim();
-  void publish(const Verdict& verdict);
+  void publish(const JobResult& verdict);
 
  private:
   struct Shared;

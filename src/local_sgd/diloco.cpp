@@ -129,8 +129,8 @@ DiLoCo::DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup g
   if (!options.hook) options.hook = make_hook("allreduce");
   for (const auto& [name, parameter] : parameters)
     options.hook->check_dtype(outer_dtype(parameter));
-  group.agree_on("DiLoCo options", fingerprint_of(options, parameters),
-                 "give every rank the same options");
+  group.check_same("DiLoCo options", fingerprint_of(options, parameters),
+                   "give every rank the same options");
   if (options.init_sync) make_equal(parameters, group);
   state_ = std::make_unique<State>(options, std::move(step), group);
   state_->fragments = fragments_of(parameters, options.fragments);

@@ -53,7 +53,7 @@ Bucket make_bucket(size_t index, size_t count, const Items& items) {
 }  // namespace
 
 const std::vector<at::Tensor>& Means::wait() {
-  for (Part& part : parts_) {
+  for (PendingMean& part : parts_) {
     part.future->waitAndThrow();
     const at::Tensor flat = part.future->value().toTensor();
     int64_t begin = 0;
@@ -79,7 +79,7 @@ Means HookAveraging::start(const Items& items, int64_t bucket_bytes) {
   Means means;
   const std::vector<Items> buckets = buckets_of(items, bucket_bytes);
   for (size_t index = 0; index < buckets.size(); ++index) {
-    Means::Part& part = means.parts_.emplace_back();
+    Means::PendingMean& part = means.parts_.emplace_back();
     for (const AveragedTensor& item : buckets[index])
       part.parameters.push_back(item.parameter);
     part.future = engine_->run(make_bucket(index, buckets.size(), buckets[index]));

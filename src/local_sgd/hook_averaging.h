@@ -35,11 +35,11 @@ class Means {
 
  private:
   friend class HookAveraging;
-  struct Part {
+  struct PendingMean {
     c10::intrusive_ptr<c10::ivalue::Future> future;
     std::vector<at::Tensor> parameters;
   };
-  std::vector<Part> parts_;
+  std::vector<PendingMean> parts_;
   std::vector<at::Tensor> values_;
 };
 

@@ -33,7 +33,7 @@ struct LocalSGD::State {
 LocalSGD::LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options)
     : state_(std::make_unique<State>(core, std::move(step), options)) {
   core.set_hook(state_->core.hook());
-  state_->core.watch_for_join([model = core.watch()] { return model.joining(); });
+  state_->core.watch_for_join([model = core.handle()] { return model.joining(); });
 }
 
 LocalSGD::~LocalSGD() = default;

@@ -184,7 +184,7 @@ ModelAverager::ModelAverager(ProcessGroup group, int64_t warmup_steps,
       fingerprint_(std::move(fingerprint)) {
   if (warmup_steps < 0)
     refuse("warmup_steps", std::to_string(warmup_steps), "must be 0 or more");
-  checked(group_).agree_on("averagers", fingerprint_, "give every rank the same options");
+  checked(group_).check_same("averagers", fingerprint_, "give every rank the same options");
 }
 
 bool ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {

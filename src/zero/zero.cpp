@@ -64,14 +64,14 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<ZeroGroup> groups,
   if (groups.empty()) throw ConfigError("ZeRO got no parameters");
   check_groups(groups, group_, {}, {});
   for (ZeroGroup& each : groups) add_unchecked(std::move(each));
-  agree();
+  check_same();
 }
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DdpCore& core, ShardFactory optimizer,
                                                  ZeroOptions options)
     : ZeroRedundancyOptimizer(trained_by(core, std::move(optimizer)), core.group(),
                               options) {
-  model_ = core.watch();
+  model_ = core.handle();
 }
 
 ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
@@ -87,7 +87,7 @@ void ZeroRedundancyOptimizer::add_group(ZeroGroup group) {
   }
   check_groups({group}, group_, std::move(names), std::move(tensors));
   add_unchecked(std::move(group));
-  agree();
+  check_same();
 }
 
 void ZeroRedundancyOptimizer::add_unchecked(ZeroGroup given) {
@@ -111,11 +111,11 @@ void ZeroRedundancyOptimizer::add_unchecked(ZeroGroup given) {
   if (sender_) sender_->clear();
 }
 
-void ZeroRedundancyOptimizer::agree() const {
+void ZeroRedundancyOptimizer::check_same() const {
   std::string text;
   for (const Group& each : groups_)
     text += describe(each.parameters, each.local->fingerprint());
-  agree_on_groups(group_, text);
+  check_same_groups(group_, text);
 }
 
 std::string ZeroRedundancyOptimizer::fingerprint() const {
@@ -279,10 +279,10 @@ void ZeroRedundancyOptimizer::assign(const std::vector<int>& owners) {
   adopt(load_into_new(state, owners), owners);
 }
 
-void agree_on_groups(const ProcessGroup& group, const std::string& description) {
-  group.agree_on("ZeRO optimizers", description,
-                 "give all ranks the same parameters, in the same order, and the same "
-                 "optimizers");
+void check_same_groups(const ProcessGroup& group, const std::string& description) {
+  group.check_same("ZeRO optimizers", description,
+                   "give all ranks the same parameters, in the same order, and the same "
+                   "optimizers");
 }
 
 std::string describe(const NamedParameters& parameters, const std::string& optimizer) {

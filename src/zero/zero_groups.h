@@ -15,7 +15,7 @@ namespace brigade::optim {
 std::string describe(const NamedParameters& parameters, const std::string& optimizer);
 // Collective. Throws MismatchError, with the first line that differs, on every rank, unless
 // all have the same descriptions.
-void agree_on_groups(const ProcessGroup& group, const std::string& description);
+void check_same_groups(const ProcessGroup& group, const std::string& description);
 
 // Throws ConfigError for what no form of ZeRO takes. `names` and `tensors`: what other
 // groups have already.

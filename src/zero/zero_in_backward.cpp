@@ -33,7 +33,7 @@ class ZeroHookImpl : public ZeroHook {
       groups_[g].local = groups_[g].factory(tensors_of(shards_of(g)));
       text += describe(groups_[g].parameters, groups_[g].local->fingerprint());
     }
-    agree_on_groups(group_, text);
+    check_same_groups(group_, text);
   }
 
   // ---- Hook

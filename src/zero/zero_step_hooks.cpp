@@ -95,7 +95,7 @@ class PassingBuckets {
 class ZeroStepHook : public StepHook {
  public:
   // Without a model, the buckets that come tell how its parameters are laid out.
-  using Model = std::optional<DdpCore::Watch>;
+  using Model = std::optional<DdpCore::ModelHandle>;
   ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
       : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
         zero_(std::move(zero)),
@@ -119,7 +119,7 @@ class ZeroStepHook : public StepHook {
   }
 
  protected:
-  // In a bucket's first stretch, which buckets come through in order.
+  // In a bucket's first stage, which buckets come through in order.
   void see(const Bucket& bucket) {
     if (!shard_buckets_ && !model_ && pass().complete) passing_.see(bucket);
   }
@@ -199,7 +199,7 @@ class AfterLast : public ZeroStepHook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     check_size(comm);
     see(bucket);
-    // The first stretch of every bucket comes in order, so all are in when the last is.
+    // The first stage of every bucket comes in order, so all are in when the last is.
     if (bucket.index() == 0) buckets_ = std::make_shared<Pass>();
     const std::shared_ptr<Pass> all = buckets_;
     if (!bucket.is_last()) all->missing.add();
@@ -271,7 +271,7 @@ std::shared_ptr<Hook> hook_with_zero_step(std::shared_ptr<Hook> hook, DdpCore& c
         "hook_with_zero_step steps after the last bucket, which may not come with "
         "skip_all_reduce_unused_params; use hook_with_zero_step_interleaved");
   }
-  return std::make_shared<AfterLast>(std::move(hook), core.watch(), std::move(zero),
+  return std::make_shared<AfterLast>(std::move(hook), core.handle(), std::move(zero),
                                      shard_buckets);
 }
 
@@ -279,7 +279,7 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets) {
   check("hook_with_zero_step_interleaved", hook, core, zero, shard_buckets);
-  return std::make_shared<Interleaved>(std::move(hook), core.watch(), std::move(zero),
+  return std::make_shared<Interleaved>(std::move(hook), core.handle(), std::move(zero),
                                        shard_buckets);
 }
 

@@ -5,7 +5,7 @@
 
 #include "cuda/on_gpu.h"
 #include "hooks/cases.h"
-#include "hooks/scripted_judge.h"
+#include "hooks/scripted_tuner.h"
 
 namespace brigade {
 namespace {

@@ -1,9 +1,8 @@
 // One rank's state comes to all others as it is.
-#include "elastic/handover.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "elastic/state_transfer.h"
 #include "support/ranks.h"
 
 namespace brigade {

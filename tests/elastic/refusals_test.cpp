@@ -66,9 +66,9 @@ TEST(ElasticRefusals, ZeRO) {
 TEST(ElasticRefusals, OptionsOfTrainingApartAndOfCheckpoints) {
   Parts parts;
   ElasticTraining training(parts.job, parts.ddp, parts.optimizer, parts.sampler);
-  EXPECT_NE(refusal_of([&] { training.train_apart({.period = 0}); }), "");
-  EXPECT_NE(refusal_of([&] { training.train_apart({.outer_lr = 0}); }), "");
-  EXPECT_NE(refusal_of([&] { training.train_apart({.outer_momentum = 1}); }), "");
+  EXPECT_NE(refusal_of([&] { training.train_locally({.period = 0}); }), "");
+  EXPECT_NE(refusal_of([&] { training.train_locally({.outer_lr = 0}); }), "");
+  EXPECT_NE(refusal_of([&] { training.train_locally({.outer_momentum = 1}); }), "");
   EXPECT_NE(refusal_of([&] { training.checkpoint("folder", 0); }), "");
   EXPECT_NE(refusal_of([&] { training.checkpoint("", 1); }), "");
 }

@@ -237,9 +237,9 @@ void Trainer::set_up_training() {
     training_.checkpoint(arguments_.folder + "/checkpoint",
                          arguments_.number("checkpoint", 1));
   if (arguments_.values.contains("apart")) {
-    brigade::ElasticApart apart{.period = arguments_.number("apart", 1)};
+    brigade::ElasticLocalSGD apart{.period = arguments_.number("apart", 1)};
     if (arguments_.number("outer", 0)) apart.outer_lr = 0.7, apart.outer_momentum = 0.9;
-    training_.train_apart(apart);
+    training_.train_locally(apart);
   }
   if (arguments_.number("scaler", 0)) training_.keep(brigade::scaler_part(scaler_));
   keep_counter();

@@ -10,7 +10,7 @@
 
 #include "base/exception_text.h"
 #include "engine/buckets.h"
-#include "engine/failure/watched_group.h"
+#include "engine/failure/timed_group.h"
 #include "support/ranks.h"
 
 namespace brigade {
@@ -396,43 +396,43 @@ TEST(Engine, RefusesTensorsThatAreNotContiguousAndPartsThatDoNotFit) {
 }
 
 // Times are given, so that nothing here takes any.
-TEST(WatchedLedger, ACollectiveCountsFromTheEndOfTheOneBefore) {
-  using Ledger = engine::WatchedGroup::Ledger;
+TEST(CollectivesInFlight, ACollectiveCountsFromTheEndOfTheOneBefore) {
+  using InFlight = engine::TimedGroup::InFlight;
   using torch_port::LiveWork;
-  Ledger ledger;
+  InFlight in_flight;
   const auto at = [](int seconds) {
-    return Ledger::Clock::time_point(std::chrono::seconds(seconds));
+    return InFlight::Clock::time_point(std::chrono::seconds(seconds));
   };
   std::vector<Future> futures;
   const auto begin = [&](int seconds) {
     futures.push_back(c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get()));
     auto work = c10d::Work::create_from_future(futures.back());
-    EXPECT_EQ(ledger.begin(c10::make_intrusive<LiveWork>(work), at(seconds)),
+    EXPECT_EQ(in_flight.begin(c10::make_intrusive<LiveWork>(work), at(seconds)),
               futures.size() - 1);
   };
   const auto end = [&](size_t number, int seconds) {
     futures[number]->markCompleted(at::ones({1}));
-    ledger.end(number, *futures[number], at(seconds));
+    in_flight.end(number, *futures[number], at(seconds));
   };
-  EXPECT_FALSE(ledger.oldest());
+  EXPECT_FALSE(in_flight.oldest());
   begin(10);
   begin(11);
-  EXPECT_EQ(ledger.oldest()->started, at(10));
+  EXPECT_EQ(in_flight.oldest()->started, at(10));
   end(0, 30);
-  EXPECT_EQ(ledger.oldest()->started, at(30)) << "until then it had to wait";
+  EXPECT_EQ(in_flight.oldest()->started, at(30)) << "until then it had to wait";
   end(1, 31);
-  EXPECT_FALSE(ledger.oldest());
+  EXPECT_FALSE(in_flight.oldest());
   begin(40);
   begin(41);
-  EXPECT_EQ(ledger.oldest()->started, at(40));
+  EXPECT_EQ(in_flight.oldest()->started, at(40));
   // Who has failed comes first.
   int woken = 0;
-  ledger.wake = [&] { ++woken; };
+  in_flight.wake = [&] { ++woken; };
   futures[3]->setError(std::make_exception_ptr(Error("cut")));
-  ledger.end(3, *futures[3], at(42));
+  in_flight.end(3, *futures[3], at(42));
   EXPECT_EQ(woken, 1);
-  EXPECT_EQ(base::text_of(ledger.oldest()->error), "cut");
-  EXPECT_EQ(ledger.oldest()->started, at(41));
+  EXPECT_EQ(base::text_of(in_flight.oldest()->error), "cut");
+  EXPECT_EQ(in_flight.oldest()->started, at(41));
 }
 
 }  // namespace

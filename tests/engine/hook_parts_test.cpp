@@ -97,7 +97,7 @@ TEST_P(CountScopes, CountWhatALaneSendsUnderItsName) {
     auto engine = engine::Engine::make(group, "counted");
     engine->set_hook(make_hook("two", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
       Comm::Body body = [&](int index, Comm& lane) -> Task<void> {
-        CountScope counted(lane, index == 0 ? "halves" : "rest", 100 * (index + 1));
+        TrafficLabel counted(lane, index == 0 ? "halves" : "rest", 100 * (index + 1));
         at::Tensor part = bucket.buffer().narrow(0, index * 4, 4);
         co_await lane.all_reduce(part);
         // Lanes of a lane count with it.

@@ -1,11 +1,10 @@
-#include "engine/comm/transfers.h"
-
 #include <gtest/gtest.h>
 
 #include <semaphore>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/buckets.h"
+#include "engine/comm/all_to_all_messages.h"
 #include "engine/engine.h"
 #include "engine/stations.h"
 #include "support/ranks.h"
@@ -13,8 +12,8 @@
 namespace brigade {
 namespace {
 
+using engine::AllToAllMessages;
 using engine::Engine;
-using engine::Transfers;
 using testing::kPatience;
 using testing::make_bucket;
 using testing::run_ranks;
@@ -26,9 +25,9 @@ at::Tensor part(int from, int to) {
   return at::full({from + to}, 100.0 * from + to, at::kDouble);
 }
 
-TEST(Transfers, BringPartsOfAnyLengthAndKeepTheirOrder) {
+TEST(AllToAllMessages, BringPartsOfAnyLengthAndKeepTheirOrder) {
   run_ranks(3, [](ProcessGroup group) {
-    std::vector<std::shared_ptr<Transfers>> under_way;
+    std::vector<std::shared_ptr<AllToAllMessages>> under_way;
     std::vector<at::Tensor> outputs;
     std::vector<at::Tensor> leaving, coming;
     std::vector<int64_t> to, from;
@@ -41,8 +40,9 @@ TEST(Transfers, BringPartsOfAnyLengthAndKeepTheirOrder) {
     const at::Tensor expected = at::cat(coming);
     for (int turn = 0; turn < 5; ++turn) {
       outputs.push_back(at::zeros_like(expected));
-      under_way.push_back(Transfers::start(*group.c10d(), at::cat(leaving) + 1000.0 * turn,
-                                           to, outputs.back(), from, kPatience));
+      under_way.push_back(AllToAllMessages::start(*group.c10d(),
+                                                  at::cat(leaving) + 1000.0 * turn, to,
+                                                  outputs.back(), from, kPatience));
     }
     for (int turn = 0; turn < 5; ++turn) {
       under_way[turn]->wait();
@@ -51,12 +51,12 @@ TEST(Transfers, BringPartsOfAnyLengthAndKeepTheirOrder) {
   });
 }
 
-TEST(Transfers, AbortedDoNotWaitForARankThatSendsNothing) {
+TEST(AllToAllMessages, AbortedDoNotWaitForARankThatSendsNothing) {
   run_ranks(2, [](ProcessGroup group) {
     if (group.rank() == 0) {
       at::Tensor output = at::zeros({4});
-      auto transfers =
-          Transfers::start(*group.c10d(), at::ones({0}), {0, 0}, output, {0, 4}, kPatience);
+      auto transfers = AllToAllMessages::start(*group.c10d(), at::ones({0}), {0, 0}, output,
+                                               {0, 4}, kPatience);
       transfers->abort();
       EXPECT_THROW(transfers->wait(), Error);
       EXPECT_THROW(transfers->wait(), Error) << "it stays so";
@@ -71,7 +71,7 @@ Task<at::Tensor> swap(Bucket bucket, Comm& comm) {
   co_return other;
 }
 
-TEST(Transfers, AnEngineThatIsClosedDoesNotWaitForThem) {
+TEST(AllToAllMessages, AnEngineThatIsClosedDoesNotWaitForThem) {
   run_ranks(2, [](ProcessGroup group) {
     auto engine = Engine::make(group, "closed");
     engine->set_hook(make_hook("swap", swap));
@@ -92,7 +92,7 @@ TEST(Transfers, AnEngineThatIsClosedDoesNotWaitForThem) {
   });
 }
 
-TEST(Transfers, AMissingRankEndsInATimeoutNotAHang) {
+TEST(AllToAllMessages, AMissingRankEndsInATimeoutNotAHang) {
   run_ranks(2,
             [](ProcessGroup group) {
               auto engine = Engine::make(group, "missing");
@@ -118,7 +118,7 @@ TEST(Transfers, AMissingRankEndsInATimeoutNotAHang) {
 }
 
 // The parts of bucket 0 end only when bucket 1 has got where they have been already.
-TEST(Transfers, ABucketDoesNotWaitForTheEndOfTheOneBeforeItAtStationsThatHasLeft) {
+TEST(AllToAllMessages, ABucketDoesNotWaitForTheEndOfTheOneBeforeItAtStationsThatHasLeft) {
   for (const bool nested : {false, true}) {
     run_ranks(2, [nested](ProcessGroup group) {
       std::counting_semaphore<> second_stretch(0);

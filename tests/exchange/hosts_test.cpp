@@ -22,7 +22,7 @@ using testing::two_phase_mean;
 using testing::values_of;
 using Hosts = std::vector<int>;  // by rank
 
-// What one segment must come to. A part's owner adds its mates' values to its own.
+// What one segment must come to. A part's owner adds its host_ranks' values to its own.
 at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayout& layout,
                            const Codec& codec) {
   const int64_t n = inputs[0].numel(), part = chunk_length(n, layout.places(), codec);
@@ -30,10 +30,10 @@ at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayo
   for (int64_t place = 0; place * part < n; ++place) {
     const int64_t begin = place * part, length = std::min(part, n - begin);
     std::vector<at::Tensor> sums;
-    for (const auto& mates : layout.ranks) {
-      at::Tensor sum = inputs[mates[place]].narrow(0, begin, length).clone();
-      for (int mate : mates) {
-        if (mate != mates[place]) sum += inputs[mate].narrow(0, begin, length);
+    for (const auto& host_ranks : layout.ranks) {
+      at::Tensor sum = inputs[host_ranks[place]].narrow(0, begin, length).clone();
+      for (int mate : host_ranks) {
+        if (mate != host_ranks[place]) sum += inputs[mate].narrow(0, begin, length);
       }
       sums.push_back(sum);
     }

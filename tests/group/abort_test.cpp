@@ -42,8 +42,8 @@ struct Abortable {
   ProcessGroup group;
 };
 
-// A rank with it says where gloo listens, and never learns where its peers do. It tells
-// when it has come so far.
+// A rank with it says where gloo listens, and never learns where its cross_host_ranks do.
+// It tells when it has come so far.
 class StoreThatStops : public c10d::PrefixStore {
  public:
   StoreThatStops(c10::intrusive_ptr<c10d::Store> store, std::string tells)

@@ -1,4 +1,4 @@
-// Connecting to peers that have come to the store but never connect.
+// Connecting to cross_host_ranks that have come to the store but never connect.
 #include <gtest/gtest.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -148,14 +148,15 @@ TEST(ProcessGroup, KnowsWhichRanksShareAHost) {
     EXPECT_EQ(layout.place, group.rank() / 2);
     EXPECT_EQ(group.local_rank(), layout.place);
     EXPECT_EQ(group.local_size(), 3 - layout.host);
-    EXPECT_EQ(layout.peers().empty(), group.rank() == 4);
+    EXPECT_EQ(layout.cross_host_ranks().empty(), group.rank() == 4);
     const ProcessGroup host = group.new_subgroups();
     EXPECT_EQ(host.size(), 3 - layout.host);
     EXPECT_FALSE(host.layout().shares_hosts());
     expect_sum(host);
     // By a name only its members make it, in any order.
-    if (const auto peers = layout.peers(); !peers.empty()) {
-      const ProcessGroup place = group.new_group(peers, "place");
+    if (const auto cross_host_ranks = layout.cross_host_ranks();
+        !cross_host_ranks.empty()) {
+      const ProcessGroup place = group.new_group(cross_host_ranks, "place");
       EXPECT_EQ(place.layout().text(), "2 hosts x 1 rank");
       EXPECT_EQ(place.rank(), layout.host);
       expect_sum(place);
@@ -213,10 +214,10 @@ TEST(ProcessGroup, RanksThatMakeDifferentCallsAreToldSo) {
 
 TEST(ProcessGroup, RanksThatDoNotAgreeAreAllToldTheFirstLineThatDiffers) {
   testing::run_ranks(3, [](ProcessGroup group) {
-    EXPECT_NO_THROW(group.agree_on("apples", "green\nsour", "take the same"));
+    EXPECT_NO_THROW(group.check_same("apples", "green\nsour", "take the same"));
     const auto refused = [&](const std::string& mine) -> std::string {
       try {
-        group.agree_on("apples", mine, "take the same");
+        group.check_same("apples", mine, "take the same");
       } catch (const MismatchError& error) {
         return error.what();
       }
@@ -303,7 +304,8 @@ TEST(ProcessGroup, WrapsAGroupThatSomebodyElseMade) {
   });
 }
 
-// Each rank drops a group as soon as it has it, while its peers may be connecting still.
+// Each rank drops a group as soon as it has it, while its cross_host_ranks may be
+// connecting still.
 TEST(ProcessGroup, OneThatIsLeftAtOnceIsConnectedOnAllRanks) {
   testing::run_ranks(4, [](ProcessGroup group) {
     for (int round = 0; round < 30; ++round) EXPECT_EQ(group.duplicate().size(), 4);

@@ -1,11 +1,10 @@
-#include "group/store/watched_store.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "brigade/process_group.h"
+#include "group/store/timed_store.h"
 #include "support/ranks.h"
 
 namespace brigade::group {
@@ -26,7 +25,7 @@ class MuteStore : public c10d::HashStore {
   }
 };
 
-TEST(WatchedStore, ForwardsEveryCall) {
+TEST(TimedStore, ForwardsEveryCall) {
   testing::run_ranks(2, [](ProcessGroup group) {
     // Over TCPStore, which knows them all.
     c10d::Store& store = *group.store();
@@ -59,7 +58,7 @@ TEST(WatchedStore, ForwardsEveryCall) {
   });
 }
 
-TEST(WatchedStore, OneThreadsWaitDoesNotHoldUpAnothersCall) {
+TEST(TimedStore, OneThreadsWaitDoesNotHoldUpAnothersCall) {
   testing::run_ranks(2, [](ProcessGroup group) {
     if (group.rank() == 1) return group.barrier();
     bool came = false;
@@ -81,8 +80,8 @@ TEST(WatchedStore, OneThreadsWaitDoesNotHoldUpAnothersCall) {
 TEST(WatchedStoreDeathTest, ACallThatNeverComesBackEndsTheProcessWithAReport) {
   EXPECT_EXIT(
       {
-        auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<MuteStore>(),
-                                                       watchdog(300ms));
+        auto store = c10::make_intrusive<TimedStore>(c10::make_intrusive<MuteStore>(),
+                                                     watchdog(300ms));
         store->setTimeout(300ms);
         store->get("the/key");
       },

@@ -1,4 +1,4 @@
-// The hook that chooses: what its judge decides, that all ranks follow, and that nothing is
+// The hook that chooses: what its tuner decides, that all ranks follow, and that nothing is
 // lost on the way.
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include "hooks/auto/auto_hook.h"
 #include "hooks/auto/step_clock.h"
 #include "hooks/bag.h"
-#include "hooks/scripted_judge.h"
+#include "hooks/scripted_tuner.h"
 #include "support/ranks.h"
 
 namespace brigade {
@@ -21,37 +21,37 @@ WindowTimes waiting(double step, double exposed) {
   return {.step = step, .exposed = exposed, .busy = exposed};
 }
 
-std::unique_ptr<Judge> judge_of(size_t candidates) {
+std::unique_ptr<Tuner> judge_of(size_t candidates) {
   std::vector<std::string> names{"allreduce", "fp16", "int8", "int4"};
   names.resize(candidates + 1);
-  return make_judge(names);
+  return make_tuner(names);
 }
 
 TEST(AutoJudge, StaysExactOnOneHost) {
-  const auto judge = judge_of(2);
+  const auto tuner = judge_of(2);
   const auto on_one_host = [](WindowTimes seen) {
     seen.on_one_host = true;
     return seen;
   };
-  Verdict verdict = judge->after(0, on_one_host(waiting(1, 0.9)));
-  EXPECT_EQ(verdict.hook, 0u);
-  EXPECT_TRUE(verdict.settled);
-  EXPECT_EQ(verdict.line,
+  Decision decision = tuner->after(0, on_one_host(waiting(1, 0.9)));
+  EXPECT_EQ(decision.hook, 0u);
+  EXPECT_TRUE(decision.settled);
+  EXPECT_EQ(decision.line,
             "chose allreduce: all ranks are on one host, and nothing crosses a network");
   // When it looks again, too.
   for (int window = 0; window < 20; ++window) {
-    verdict = judge->after(0, on_one_host(waiting(3, 2.9)));
-    EXPECT_EQ(verdict.hook, 0u);
-    EXPECT_TRUE(verdict.settled);
+    decision = tuner->after(0, on_one_host(waiting(3, 2.9)));
+    EXPECT_EQ(decision.hook, 0u);
+    EXPECT_TRUE(decision.settled);
   }
 }
 
 TEST(AutoJudge, StaysExactWhereLessThanATenthOfAStepWaits) {
-  const auto judge = judge_of(2);
-  const Verdict verdict = judge->after(0, waiting(1, 0.08));
-  EXPECT_EQ(verdict.hook, 0u);
-  EXPECT_TRUE(verdict.settled);
-  EXPECT_EQ(verdict.line,
+  const auto tuner = judge_of(2);
+  const Decision decision = tuner->after(0, waiting(1, 0.08));
+  EXPECT_EQ(decision.hook, 0u);
+  EXPECT_TRUE(decision.settled);
+  EXPECT_EQ(decision.line,
             "chose allreduce: only 80 ms of 1000 ms a step wait for allreduce, and another "
             "hook must save 10 %");
 }
@@ -68,36 +68,36 @@ TEST(AutoJudge, KeepsACandidateOnlyIfItSavedATenthTwice) {
         // What is exact became quicker by itself, and the candidate with it.
         Case{0.60, 0.5, 0.30, 1}}) {
     SCOPED_TRACE(std::to_string(first) + " " + std::to_string(second));
-    const auto judge = judge_of(1);
-    Verdict verdict = judge->after(0, waiting(1, 0.8));
-    EXPECT_EQ(verdict.hook, 1u);
-    EXPECT_FALSE(verdict.settled);
-    EXPECT_EQ(verdict.line, "trying fp16: 800 ms of 1000 ms a step wait for allreduce");
-    verdict = judge->after(1, waiting(first, 0.1));
-    EXPECT_EQ(verdict.hook, 0u);
-    EXPECT_FALSE(verdict.settled);
-    EXPECT_NE(verdict.line.find("; both once more"), std::string::npos) << verdict.line;
-    verdict = judge->after(0, waiting(again_exact, 0.8));
-    EXPECT_EQ(verdict.hook, 1u);
-    EXPECT_FALSE(verdict.settled);
-    verdict = judge->after(1, waiting(second, 0.1));
-    EXPECT_TRUE(verdict.settled);
-    EXPECT_EQ(verdict.hook, choice);
-    EXPECT_EQ(verdict.line.find(choice == 1 ? "chose fp16: " : "chose allreduce: "), 0u)
-        << verdict.line;
-    EXPECT_EQ(judge->after(choice, waiting(choice == 1 ? second : again_exact, 0.1)).line,
+    const auto tuner = judge_of(1);
+    Decision decision = tuner->after(0, waiting(1, 0.8));
+    EXPECT_EQ(decision.hook, 1u);
+    EXPECT_FALSE(decision.settled);
+    EXPECT_EQ(decision.line, "trying fp16: 800 ms of 1000 ms a step wait for allreduce");
+    decision = tuner->after(1, waiting(first, 0.1));
+    EXPECT_EQ(decision.hook, 0u);
+    EXPECT_FALSE(decision.settled);
+    EXPECT_NE(decision.line.find("; both once more"), std::string::npos) << decision.line;
+    decision = tuner->after(0, waiting(again_exact, 0.8));
+    EXPECT_EQ(decision.hook, 1u);
+    EXPECT_FALSE(decision.settled);
+    decision = tuner->after(1, waiting(second, 0.1));
+    EXPECT_TRUE(decision.settled);
+    EXPECT_EQ(decision.hook, choice);
+    EXPECT_EQ(decision.line.find(choice == 1 ? "chose fp16: " : "chose allreduce: "), 0u)
+        << decision.line;
+    EXPECT_EQ(tuner->after(choice, waiting(choice == 1 ? second : again_exact, 0.1)).line,
               "");
   }
 }
 
 TEST(AutoJudge, ATrialThatSavesNothingIsNotRepeated) {
   for (const double measured : {0.91, 1.5}) {
-    const auto judge = judge_of(1);
-    judge->after(0, waiting(1, 0.8));
-    const Verdict verdict = judge->after(1, waiting(measured, 0.1));
-    EXPECT_TRUE(verdict.settled);
-    EXPECT_EQ(verdict.hook, 0u);
-    EXPECT_EQ(verdict.line,
+    const auto tuner = judge_of(1);
+    tuner->after(0, waiting(1, 0.8));
+    const Decision decision = tuner->after(1, waiting(measured, 0.1));
+    EXPECT_TRUE(decision.settled);
+    EXPECT_EQ(decision.hook, 0u);
+    EXPECT_EQ(decision.line,
               "chose allreduce: nothing that was tried saved 10 % of 1000 ms a step");
   }
 }
@@ -113,61 +113,61 @@ TEST(AutoJudge, WhatIsSavedIsMoreThanTimesDifferByThemselves) {
 }
 
 // Under the candidate that it has found, and that saves as much again.
-Verdict confirm(Judge& judge, Verdict verdict, double exact, const WindowTimes& seen) {
-  EXPECT_EQ(verdict.hook, 0u) << verdict.line;
-  verdict = judge.after(0, waiting(exact, 0.8 * exact));
-  EXPECT_GT(verdict.hook, 0u);
-  return judge.after(verdict.hook, seen);
+Decision confirm(Tuner& tuner, Decision decision, double exact, const WindowTimes& seen) {
+  EXPECT_EQ(decision.hook, 0u) << decision.line;
+  decision = tuner.after(0, waiting(exact, 0.8 * exact));
+  EXPECT_GT(decision.hook, 0u);
+  return tuner.after(decision.hook, seen);
 }
 
 TEST(AutoJudge, TriesAllFromTheMostExactOnAndTakesTheOneThatSavedOverThoseBefore) {
-  const auto judge = judge_of(3);
-  EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
-  Verdict verdict = judge->after(1, waiting(0.62, 0.4));
-  EXPECT_EQ(verdict.hook, 2u);
-  EXPECT_EQ(verdict.line, "trying int8: 400 ms of 620 ms a step wait for fp16");
-  verdict = judge->after(2, waiting(0.95, 0.7));
-  EXPECT_EQ(verdict.hook, 3u);
-  EXPECT_EQ(verdict.line, "trying int4: 400 ms of 620 ms a step wait for fp16");
+  const auto tuner = judge_of(3);
+  EXPECT_EQ(tuner->after(0, waiting(1, 0.8)).hook, 1u);
+  Decision decision = tuner->after(1, waiting(0.62, 0.4));
+  EXPECT_EQ(decision.hook, 2u);
+  EXPECT_EQ(decision.line, "trying int8: 400 ms of 620 ms a step wait for fp16");
+  decision = tuner->after(2, waiting(0.95, 0.7));
+  EXPECT_EQ(decision.hook, 3u);
+  EXPECT_EQ(decision.line, "trying int4: 400 ms of 620 ms a step wait for fp16");
   // Quicker than fp16, but not by a tenth.
-  const Verdict found = judge->after(3, waiting(0.6, 0.1));
+  const Decision found = tuner->after(3, waiting(0.6, 0.1));
   EXPECT_EQ(found.line,
             "fp16 took 620 ms a step instead of 1000 ms with allreduce; both once more");
-  verdict = confirm(*judge, found, 0.99, waiting(0.63, 0.4));
-  EXPECT_TRUE(verdict.settled);
-  EXPECT_EQ(verdict.hook, 1u);
-  EXPECT_EQ(verdict.line, "chose fp16: 630 ms a step instead of 990 ms with allreduce");
+  decision = confirm(*tuner, found, 0.99, waiting(0.63, 0.4));
+  EXPECT_TRUE(decision.settled);
+  EXPECT_EQ(decision.hook, 1u);
+  EXPECT_EQ(decision.line, "chose fp16: 630 ms a step instead of 990 ms with allreduce");
 }
 
 TEST(AutoJudge, TriesNoCoarserOneWhereLessThanATenthWaitsForTheBestSoFar) {
-  const auto judge = judge_of(3);
-  EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
-  EXPECT_EQ(judge->after(1, waiting(0.62, 0.4)).hook, 2u);
-  const Verdict found = judge->after(2, waiting(0.3, 0.02));
+  const auto tuner = judge_of(3);
+  EXPECT_EQ(tuner->after(0, waiting(1, 0.8)).hook, 1u);
+  EXPECT_EQ(tuner->after(1, waiting(0.62, 0.4)).hook, 2u);
+  const Decision found = tuner->after(2, waiting(0.3, 0.02));
   EXPECT_EQ(found.line,
             "int8 took 300 ms a step instead of 1000 ms with allreduce; both once more");
-  EXPECT_EQ(confirm(*judge, found, 1, waiting(0.3, 0.02)).hook, 2u);
+  EXPECT_EQ(confirm(*tuner, found, 1, waiting(0.3, 0.02)).hook, 2u);
 }
 
 TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
-  const auto judge = judge_of(1);
+  const auto tuner = judge_of(1);
   const WindowTimes usual = waiting(0.5, 0.3);
   const auto look = [&] {
-    EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
-    EXPECT_TRUE(confirm(*judge, judge->after(1, usual), 1, usual).settled);
+    EXPECT_EQ(tuner->after(0, waiting(1, 0.8)).hook, 1u);
+    EXPECT_TRUE(confirm(*tuner, tuner->after(1, usual), 1, usual).settled);
   };
   look();
   // Once is nothing.
-  EXPECT_EQ(judge->after(1, waiting(0.9, 0.7)).hook, 1u);
-  EXPECT_EQ(judge->after(1, usual).hook, 1u);
+  EXPECT_EQ(tuner->after(1, waiting(0.9, 0.7)).hook, 1u);
+  EXPECT_EQ(tuner->after(1, usual).hook, 1u);
   int waited = 0;
   for (const int expected : {3, 6, 12, 24}) {
-    Verdict verdict{1, true, ""};
-    for (waited = 0; verdict.settled; ++waited)
-      verdict = judge->after(1, waiting(0.9, 0.7));
+    Decision decision{1, true, ""};
+    for (waited = 0; decision.settled; ++waited)
+      decision = tuner->after(1, waiting(0.9, 0.7));
     EXPECT_EQ(waited, expected);
-    EXPECT_EQ(verdict.hook, 0u);
-    EXPECT_NE(verdict.line.find("looking again"), std::string::npos);
+    EXPECT_EQ(decision.hook, 0u);
+    EXPECT_NE(decision.line.find("looking again"), std::string::npos);
     look();
   }
   // A quicker link shows in what is busy, if not in the steps; under the exact hook it
@@ -187,11 +187,11 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
 }
 
 TEST(AutoJudge, WhoDecidesInAnothersPlaceMeasuresTheExactHookFirst) {
-  const auto judge = judge_of(1);
-  const Verdict verdict = judge->after(1, waiting(0.5, 0.3));
-  EXPECT_EQ(verdict.hook, 0u);
-  EXPECT_FALSE(verdict.settled);
-  EXPECT_EQ(judge->after(0, waiting(1, 0.8)).hook, 1u);
+  const auto tuner = judge_of(1);
+  const Decision decision = tuner->after(1, waiting(0.5, 0.3));
+  EXPECT_EQ(decision.hook, 0u);
+  EXPECT_FALSE(decision.settled);
+  EXPECT_EQ(tuner->after(0, waiting(1, 0.8)).hook, 1u);
 }
 
 TEST(AutoClock, TakesQuickStepsWithoutTheFirst) {

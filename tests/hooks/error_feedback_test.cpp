@@ -152,7 +152,7 @@ Trained train_with_losses(ProcessGroup group, const std::string& spec, bool lose
   // Buckets are rebuilt between these two passes.
   rig.train(10);
   rig.train(11);
-  loses ? take_back_hook(hook) : hook.reset();
+  loses ? revert_hook(hook) : hook.reset();
   EXPECT_TRUE(commit_hook(hook));
   for (int64_t step = 0; step < 3; ++step) {
     rig.train(step);
@@ -160,7 +160,7 @@ Trained train_with_losses(ProcessGroup group, const std::string& spec, bool lose
     if (!loses) continue;
     // Of one pass, or of two, as with accumulation.
     for (int64_t pass = 0; pass <= step % 2; ++pass) rig.train(12 + step + pass);
-    take_back_hook(hook);
+    revert_hook(hook);
   }
   std::vector<at::Tensor> out = rig.train(4);
   for (const at::Tensor& gradient : rig.train(5)) out.push_back(gradient);

@@ -216,7 +216,7 @@ class LateForSome : public HookWrapper {
     if (bucket.index() % 2 == 1) {
       co_await comm.all_reduce(one);
     } else {
-      co_await comm.sit_out();
+      co_await comm.skip();
     }
     co_return co_await reduce_inner(bucket, comm);
   }

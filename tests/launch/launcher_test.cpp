@@ -292,8 +292,8 @@ TEST(Launch, OtherProcessesThatEndMeanwhileDoNoHarm) {
       if (child > 0) waitpid(child, nullptr, 0);
     }
   }
-  const launching::WorkerFamily family("none");
-  for (int round = 0; round < 500; ++round) EXPECT_NO_THROW(family.living());
+  const launching::JobProcesses processes("none");
+  for (int round = 0; round < 500; ++round) EXPECT_NO_THROW(processes.living());
   kill(busy, SIGKILL);
   waitpid(busy, nullptr, 0);
 }
@@ -347,7 +347,7 @@ TEST(Launch, NothingListensBeyondLoopback) {
   launch(2, [](int rank) {
     ProcessGroup group = init_process_group({.backend = "gloo"});
     if (rank == 0) {
-      // Listening sockets of this family: state 0A; the store's and gloo's ports among
+      // Listening sockets of this processes: state 0A; the store's and gloo's ports among
       // them.
       const auto result = testing::run_command({"bash", "-c",
                                                 "port=$(printf %04X $MASTER_PORT); grep -h "

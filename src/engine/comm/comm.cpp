@@ -7,8 +7,8 @@
 #include "brigade/compose_hooks.h"
 #include "brigade/hook.h"
 #include "engine/bucket_run.h"
+#include "engine/comm/all_to_all_messages.h"
 #include "engine/comm/lane.h"
-#include "engine/comm/transfers.h"
 #include "engine/engine.h"
 #include "torch_port/typed_wait.h"
 
@@ -21,9 +21,9 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 namespace {
 
-using TransfersPtr = std::shared_ptr<engine::Transfers>;
+using AllToAllMessagesPtr = std::shared_ptr<engine::AllToAllMessages>;
 // A started collective: a c10d Work, or our own point-to-point transfers.
-using Started = std::variant<Work, TransfersPtr>;
+using Started = std::variant<Work, AllToAllMessagesPtr>;
 
 }  // namespace
 
@@ -56,7 +56,7 @@ struct Collective::Operation {
     issued = Clock::now();
     group = &lane.run.engine->station_group(lane.station, lane.over, channel);
     typed([this] { started = issue(*group); });
-    lane.run.cost.issued(lane.part, bytes_sent, bytes_away);
+    lane.run.cost.issued(lane.label, bytes_sent, bytes_away);
   }
   void finish() {
     // The collective is complete by now: wait() throws its error and orders the current
@@ -64,19 +64,19 @@ struct Collective::Operation {
     if (issue)
       typed([this] { std::visit([](const auto& running) { running->wait(); }, started); });
     const engine::DevicePoint arrived = lane.run.device_point();
-    if (lane.run.engine->runs_inline()) lane.begin_stretch_inline();
+    if (lane.run.engine->runs_inline()) lane.begin_stage_inline();
     if (!issue) return;
     if (lane.run.engine->runs_inline()) {
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, lane.ended,
                     arrived, bytes_sent);
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
                     bytes_sent);
-    } else if (const auto* transfers = std::get_if<TransfersPtr>(&started)) {
+    } else if (const auto* transfers = std::get_if<AllToAllMessagesPtr>(&started)) {
       lane.run.note(TraceEvent::Kind::collective, lane.station - 1, lane.order, issued,
                     bytes_sent, (*transfers)->completed_at());
     }
     if (unstage) unstage();
-    lane.run.cost.waited(lane.part, issued);
+    lane.run.cost.waited(lane.label, issued);
   }
 };
 
@@ -108,7 +108,7 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
   const size_t next = lane.station;
   if (!operation_->issue) return lane.run.resume_at(next, lane.order, waiting);
   const Started& started = operation_->started;
-  if (const auto* transfers = std::get_if<TransfersPtr>(&started))
+  if (const auto* transfers = std::get_if<AllToAllMessagesPtr>(&started))
     return lane.run.resume_at(next, lane.order, waiting, *transfers);
   const auto future = std::get<Work>(started)->getFuture();
   const auto issued = operation_->issued;
@@ -198,7 +198,7 @@ ProcessGroup Comm::peer_group() const { return lane_->run.engine->peer_group(lan
 int64_t Comm::step() const { return lane_->run.step; }
 int Comm::collectives_so_far() const { return static_cast<int>(lane_->station); }
 
-Collective Comm::sit_out(int count) {
+Collective Comm::skip(int count) {
   TORCH_CHECK(count >= 0, "sit_out: ", count, " collectives, expected 0 or more");
   if (count == 0) return Collective(nullptr);
   std::unique_ptr<Collective::Operation> operation(
@@ -270,7 +270,7 @@ Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64
        limit = lane.group().timeout()](c10d::ProcessGroup& group, at::Tensor& output,
                                        at::Tensor& input) mutable -> Started {
         if (runs_inline) return group.alltoall_base(output, input, from, to);
-        return engine::Transfers::start(group, input, to, output, from, limit);
+        return engine::AllToAllMessages::start(group, input, to, output, from, limit);
       });
 }
 
@@ -343,15 +343,15 @@ Task<void> Comm::reduce_scatter(at::Tensor input, at::Tensor output) {
   at::sum_out(sum, parts.view({size(), -1}), 0);
 }
 
-void Comm::Lane::begin_stretch_inline() {
+void Comm::Lane::begin_stage_inline() {
   if (!run.device_lanes) return;
-  run.device_lanes->begin_stretch(station);
+  run.device_lanes->begin_stage(station);
   began = run.device_point();
 }
 
 void Comm::Lane::end_stretch_inline() {
   if (!run.device_lanes) return;
-  run.device_lanes->end_stretch(station);
+  run.device_lanes->end_stage(station);
   ended = run.device_point();
   run.note(TraceEvent::Kind::compute, station, order, began, ended);
 }

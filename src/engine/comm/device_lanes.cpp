@@ -27,11 +27,11 @@ DeviceLanes::DeviceLanes(c10::Device device) {
   for (size_t count = 0; count < kStations; ++count) ended_.emplace_back(device.type());
 }
 
-void DeviceLanes::begin_stretch(size_t station) {
+void DeviceLanes::begin_stage(size_t station) {
   ended_[std::min(station, kStations - 1)].block(current_stream(device()));
 }
 
-void DeviceLanes::end_stretch(size_t station) {
+void DeviceLanes::end_stage(size_t station) {
   ended_[std::min(station, kStations - 1)].record(current_stream(device()));
 }
 

@@ -5,9 +5,9 @@
 // host:
 // - A *lane* has a stream, and all its work is there. Memory that it gives back is used
 //   again in the stream's order. Lanes take turns with a few streams.
-// - A *station* has an event and, up to a few, a communicator. The k-th stretch of a lane
-//   begins, on the device, when the k-th stretch of the lane before it has ended there. So
-//   two buckets are never in the same stretch of a hook, on the device either, and one
+// - A *station* has an event and, up to a few, a communicator. The k-th stage of a lane
+//   begins, on the device, when the k-th stage of the lane before it has ended there. So
+//   two buckets are never in the same stage of a hook, on the device either, and one
 //   bucket's second collective is on the wire beside the next one's first.
 // The host issues everything in the order of tickets and lanes: every communicator sees one
 // order on all ranks.
@@ -35,13 +35,13 @@ class DeviceLanes {
   void begin_step() { next_ = 0; }
   c10::Stream next_stream() { return streams_[next_++ % streams_.size()]; }
   // Of the current stream.
-  void begin_stretch(size_t station);
-  void end_stretch(size_t station);
+  void begin_stage(size_t station);
+  void end_stage(size_t station);
 
  private:
   std::vector<c10::Stream> streams_;
   size_t next_ = 0;
-  std::vector<c10::Event> ended_;  // by station: its last stretch
+  std::vector<c10::Event> ended_;  // by station: its last stage
 };
 
 // Where a stream stood. For what passes from one lane to another without a collective.

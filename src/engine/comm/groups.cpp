@@ -50,19 +50,19 @@ HostGroups::Parts& HostGroups::parts_of(const ProcessGroup& group) {
   return found;
 }
 
-ProcessGroup HostGroups::mates(const ProcessGroup& of, const std::string& name) {
+ProcessGroup HostGroups::host_ranks(const ProcessGroup& of, const std::string& name) {
   std::lock_guard lock(mutex_);
-  ProcessGroup& mates = parts_of(of).mates;
-  if (!mates) mates = of.new_group(of.layout().mates(), name + "/host");
-  return mates;
+  ProcessGroup& host_ranks = parts_of(of).host_ranks;
+  if (!host_ranks) host_ranks = of.new_group(of.layout().host_ranks(), name + "/host");
+  return host_ranks;
 }
 
-ProcessGroup HostGroups::peers(const ProcessGroup& of, const std::string& name) {
+ProcessGroup HostGroups::cross_host_ranks(const ProcessGroup& of, const std::string& name) {
   std::lock_guard lock(mutex_);
-  ProcessGroup& peers = parts_of(of).peers;
-  if (!peers && of.layout().place < of.layout().places())
-    peers = of.new_group(of.layout().peers(), name + "/peers");
-  return peers;
+  ProcessGroup& cross_host_ranks = parts_of(of).cross_host_ranks;
+  if (!cross_host_ranks && of.layout().place < of.layout().places())
+    cross_host_ranks = of.new_group(of.layout().cross_host_ranks(), name + "/peers");
+  return cross_host_ranks;
 }
 
 std::vector<ProcessGroup> HostGroups::all() const {
@@ -70,7 +70,7 @@ std::vector<ProcessGroup> HostGroups::all() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return groups;
   for (const auto& [key, parts] : parts_)
-    for (const ProcessGroup& group : {parts.mates, parts.peers})
+    for (const ProcessGroup& group : {parts.host_ranks, parts.cross_host_ranks})
       if (group) groups.push_back(group);
   return groups;
 }

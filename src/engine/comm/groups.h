@@ -54,17 +54,17 @@ class HostGroups {
  public:
   // The ranks of `of` on this rank's host. Collective among them the first time. `name` is
   // equal on all ranks and says whose group it is.
-  ProcessGroup mates(const ProcessGroup& of, const std::string& name);
+  ProcessGroup host_ranks(const ProcessGroup& of, const std::string& name);
   // The ranks of `of` that have this rank's place on their hosts; empty where not every
   // host has such a place. Collective among them the first time.
-  ProcessGroup peers(const ProcessGroup& of, const std::string& name);
+  ProcessGroup cross_host_ranks(const ProcessGroup& of, const std::string& name);
   // All that there are. While one is being made, which may take long, there are none.
   std::vector<ProcessGroup> all() const;
 
  private:
   // The group they are parts of is kept alive so that its address stays unique.
   struct Parts {
-    ProcessGroup of, mates, peers;
+    ProcessGroup of, host_ranks, cross_host_ranks;
   };
   Parts& parts_of(const ProcessGroup& group);
 

@@ -12,11 +12,11 @@ namespace brigade {
 struct Comm::Lane {
   engine::BucketRun& run;
   engine::Order order;
-  size_t station = 0;      // whose thread runs the lane's present stretch
+  size_t station = 0;      // whose thread runs the lane's present stage
   ProcessGroup over = {};  // whose ranks take part, see GroupScope; empty: the engine's
   // Orders of what comes after the splits that the lane is a part of.
   std::vector<engine::Order> after = {};
-  std::string part = {};  // what it counts as, see CountScope; empty: nothing by itself
+  std::string label = {};  // what it counts as, see TrafficLabel; empty: nothing by itself
 
   // To the next station. The code behind a split runs on at the station where the split's
   // furthest part has ended. As this lane moves on, that is no longer this station: it is
@@ -30,7 +30,7 @@ struct Comm::Lane {
   // Where the hook runs on, on the thread that it is on. They do nothing unless lanes have
   // streams of their own (device_lanes.h). REQUIRES, to begin: the current stream is
   // ordered behind what the lane has awaited.
-  void begin_stretch_inline();
+  void begin_stage_inline();
   void end_stretch_inline();
   engine::DevicePoint began = nullptr, ended = nullptr;  // the last one, for the trace
 

@@ -16,7 +16,7 @@ namespace {
 
 using engine::Order;
 
-// Awaited by the parent. Every lane's first stretch runs in turn at the station where the
+// Awaited by the parent. Every lane's first stage runs in turn at the station where the
 // parent stands. Behind a lane that waits there for something other than a collective, the
 // next ones wait too. The last lane to end sends the parent on, to the furthest station
 // that any of them reached, so that it is the same on all ranks.
@@ -33,7 +33,7 @@ class Lanes {
     for (int index = 0; index < count; ++index) {
       Order order = parent.order;
       order.push_back(static_cast<uint32_t>(index));
-      Part& part = parts_.emplace_back();
+      SubLane& part = parts_.emplace_back();
       part.lane = new Comm::Lane{parent.run, std::move(order), parent.station, parent.over,
                                  after,      parent.part};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
@@ -43,13 +43,13 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
   ~Lanes() {
-    for (Part& part : parts_) part.root.destroy();
+    for (SubLane& part : parts_) part.root.destroy();
   }
 
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> waiting) {
     waiting_ = waiting;
-    for (Part& part : parts_) {
+    for (SubLane& part : parts_) {
       if (parent_.run.pipeline->expects_part(here_, parent_.order)) {
         parent_.run.pipeline->expect_again(here_, part.lane->order);
         parent_.run.resume_at(here_, part.lane->order, part.root);
@@ -65,13 +65,13 @@ class Lanes {
     return true;
   }
   void await_resume() {
-    for (Part& part : parts_) {
+    for (SubLane& part : parts_) {
       if (part.error) std::rethrow_exception(part.error);
     }
   }
 
  private:
-  struct Part {
+  struct SubLane {
     Comm::Lane* lane = nullptr;  // comm owns it
     std::unique_ptr<Comm> comm;
     std::coroutine_handle<> root;
@@ -81,7 +81,7 @@ class Lanes {
   // Tells the parent only once it is suspended for good: the parent may destroy it at once.
   struct LaneRoot {
     struct promise_type {
-      promise_type(Lanes& lanes, Part& part, int, const Comm::Body&)
+      promise_type(Lanes& lanes, SubLane& part, int, const Comm::Body&)
           : lanes(lanes), part(part) {}
       LaneRoot get_return_object() {
         return {std::coroutine_handle<promise_type>::from_promise(*this)};
@@ -98,12 +98,12 @@ class Lanes {
       void return_void() noexcept {}
       void unhandled_exception() noexcept { part.error = std::current_exception(); }
       Lanes& lanes;
-      Part& part;
+      SubLane& part;
     };
     std::coroutine_handle<> coroutine;
   };
 
-  LaneRoot drive(Part& part, int index, const Comm::Body& body) {
+  LaneRoot drive(SubLane& part, int index, const Comm::Body& body) {
     co_await body(index, *part.comm);
   }
 
@@ -115,7 +115,7 @@ class Lanes {
   }
 
   void move_parent() {
-    for (const Part& part : parts_) {
+    for (const SubLane& part : parts_) {
       parent_.station = std::max(parent_.station, part.lane->station);
     }
     parent_.order.push_back(static_cast<uint32_t>(parts_.size()));
@@ -127,7 +127,7 @@ class Lanes {
 
   Comm::Lane& parent_;
   const size_t here_;
-  std::deque<Part> parts_;
+  std::deque<SubLane> parts_;
   std::atomic<int> left_;
   std::coroutine_handle<> waiting_;
 };
@@ -150,7 +150,7 @@ Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
                                 parent.over, {},           parent.part};
     Comm comm{std::unique_ptr<Comm::Lane>(lane)};
     lane->order.push_back(static_cast<uint32_t>(index));
-    lane->begin_stretch_inline();
+    lane->begin_stage_inline();
     try {
       co_await body(index, comm);
     } catch (...) {
@@ -163,7 +163,7 @@ Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
   for (const engine::StreamMark& end : ends) end.wait();
   parent.station = furthest;
   if (error) std::rethrow_exception(error);
-  parent.begin_stretch_inline();
+  parent.begin_stage_inline();
 }
 
 }  // namespace

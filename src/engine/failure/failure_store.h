@@ -18,7 +18,7 @@ constexpr char kUnevenAdvice[] =
     " If it had fewer batches, run the training loop of every rank in join()";
 
 // Thread-safe. Uses the group's own connections to the store, which do not hold each other
-// up (WatchedStore). A new one would be waited for, where the store's host is gone.
+// up (TimedStore). A new one would be waited for, where the store's host is gone.
 class FailureStore {
  public:
   // `name` is equal on all ranks and different for each engine of the group.

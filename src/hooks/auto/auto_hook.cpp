@@ -35,10 +35,10 @@ std::string parameter_of(std::string_view key) {
 
 class AutoHook : public Hook {
  public:
-  AutoHook(std::string options, std::vector<AutoCandidate> candidates, MakeJudge judge)
+  AutoHook(std::string options, std::vector<AutoCandidate> candidates, MakeTuner tuner)
       : options_(std::move(options)),
         hooks_(std::move(candidates)),
-        make_judge_(std::move(judge)) {
+        make_tuner_(std::move(tuner)) {
     hooks_.insert(hooks_.begin(), {"allreduce", make_allreduce()});
     begin();
   }
@@ -91,7 +91,7 @@ class AutoHook : public Hook {
     HookState state;
     state.values["choice"] = hooks_[present_].spec;
     state.values["settled"] = settled_ ? "1" : "0";
-    for (const auto& [name, error] : owed_) state.tensors[kErrorPrefix + name] = error;
+    for (const auto& [name, error] : carried_) state.tensors[kErrorPrefix + name] = error;
     add_part_state(state, static_cast<int>(present_), hooks_[present_].hook->state());
     return state;
   }
@@ -108,11 +108,11 @@ class AutoHook : public Hook {
     found->hook->load_state(part_state(state, static_cast<int>(present_)));
     for (const auto& [key, tensor] : state.tensors) {
       if (key.starts_with(kErrorPrefix) && parameter_of(key) == key.substr(6))
-        owed_[parameter_of(key)] = tensor.clone();
+        carried_[parameter_of(key)] = tensor.clone();
     }
     settled_ = state.values.at("settled") == "1";
     if (settled_) {
-      judge_->resume(present_);
+      tuner_->resume(present_);
       remember("goes on with " + hooks_[present_].spec);
     } else {
       leave(0);
@@ -131,12 +131,12 @@ class AutoHook : public Hook {
   void begin() {
     std::vector<std::string> names;
     for (const AutoCandidate& each : hooks_) names.push_back(each.spec);
-    judge_ = make_judge_(std::move(names));
+    tuner_ = make_tuner_(std::move(names));
     present_ = 0;
     settled_ = false;
     steps_ = 0;
     step_in_window_ = 0;
-    owed_.clear();
+    carried_.clear();
     clock_.begin_window();
     std::lock_guard lock(mutex_);
     decision_ = at::Tensor();
@@ -177,22 +177,22 @@ class AutoHook : public Hook {
     Hook& left = *hooks_[present_].hook;
     for (const auto& [key, error] : left.state().tensors) {
       const std::string name = parameter_of(key);
-      if (!name.empty()) owed_[name] = error;
+      if (!name.empty()) carried_[name] = error;
     }
     left.reset();
     present_ = next;
   }
 
   void add_owed(const Bucket& bucket) {
-    if (owed_.empty() || bucket.buffer().is_sparse()) return;
+    if (carried_.empty() || bucket.buffer().is_sparse()) return;
     const std::vector<at::Tensor> gradients = bucket.gradients();
     for (size_t index = 0; index < gradients.size(); ++index) {
-      const auto found = owed_.find(bucket.names()[index]);
-      if (found == owed_.end()) continue;
+      const auto found = carried_.find(bucket.names()[index]);
+      if (found == carried_.end()) continue;
       use_on_current_stream(found->second);
       gradients[index].view({-1}).add_(
           found->second.flatten().to(gradients[index].options()));
-      owed_.erase(found);
+      carried_.erase(found);
     }
   }
 
@@ -213,14 +213,14 @@ class AutoHook : public Hook {
     at::Tensor decision = at::zeros({2}, at::kLong);
     auto* values = decision.mutable_data_ptr<int64_t>();
     if (comm.rank() == 0) {
-      const Verdict verdict = ask(comm);
-      values[0] = static_cast<int64_t>(verdict.hook);
-      values[1] = verdict.settled ? 1 : 0;
+      const Decision decision = ask(comm);
+      values[0] = static_cast<int64_t>(decision.hook);
+      values[1] = decision.settled ? 1 : 0;
     }
     return comm.works_on_device() ? decision.to(device) : decision;
   }
 
-  Verdict ask(const Comm& comm) {
+  Decision ask(const Comm& comm) {
     std::optional<WindowTimes> seen = clock_.window(kSkipped);
     if (!seen) return {present_, settled_, ""};
     // The host does not wait for what streams do: all of a step may be waiting.
@@ -229,14 +229,14 @@ class AutoHook : public Hook {
       seen->exposed_by_bucket.clear();
     }
     seen->on_one_host = stays_in_memory(comm);
-    Verdict verdict = judge_->after(present_, *seen);
-    if (verdict.line.empty()) return verdict;
+    Decision decision = tuner_->after(present_, *seen);
+    if (decision.line.empty()) return decision;
     const std::string exposed = text_by_bucket(*seen);
     if (present_ == 0 && !seen->on_one_host && !exposed.empty())
       remember("exposed a step: " + exposed);
-    remember(verdict.line);
-    if (verdict.settled) tell(verdict);
-    return verdict;
+    remember(decision.line);
+    if (decision.settled) tell(decision);
+    return decision;
   }
 
   void remember(const std::string& line) {
@@ -245,16 +245,16 @@ class AutoHook : public Hook {
   }
 
   // Once a choice.
-  void tell(const Verdict& verdict) {
+  void tell(const Decision& decision) {
     std::lock_guard lock(mutex_);
-    if (std::exchange(told_, verdict.hook + 1) == verdict.hook + 1) return;
+    if (std::exchange(told_, decision.hook + 1) == decision.hook + 1) return;
     std::clog << "brigade: auto, " + history_.back() + "\n" << std::flush;
   }
 
   const std::string options_;
   std::vector<AutoCandidate> hooks_;  // the exact one first
-  const MakeJudge make_judge_;
-  std::unique_ptr<Judge> judge_;  // rank 0's counts
+  const MakeTuner make_tuner_;
+  std::unique_ptr<Tuner> tuner_;  // rank 0's counts
   StepClock clock_;
   // ---- used before a bucket's first co_await, and between steps
   size_t present_ = 0;
@@ -262,7 +262,7 @@ class AutoHook : public Hook {
   bool rests_ = false;  // in this step: neither measures nor asks
   int64_t steps_ = 0;
   int64_t step_in_window_ = 0;
-  std::map<std::string, at::Tensor> owed_;  // by parameter: of a hook that was left
+  std::map<std::string, at::Tensor> carried_;  // by parameter: of a hook that was left
   // ---- used by any thread
   mutable std::mutex mutex_;
   at::Tensor decision_;
@@ -324,9 +324,9 @@ std::vector<std::string> specs_in(const std::string& among) {
 }  // namespace
 
 std::shared_ptr<Hook> make_auto(std::string options, std::vector<AutoCandidate> candidates,
-                                MakeJudge judge) {
+                                MakeTuner tuner) {
   return std::make_shared<AutoHook>(std::move(options), std::move(candidates),
-                                    std::move(judge));
+                                    std::move(tuner));
 }
 
 std::shared_ptr<Hook> make_auto_of(std::string_view options) {

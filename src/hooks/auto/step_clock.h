@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/auto/judge.h"
+#include "hooks/auto/tuner.h"
 
 namespace brigade {
 

@@ -85,9 +85,9 @@ class BatchedPowerSGD : public PowerSGDBase {
     committed_squares_ = copied(squares_);
     return true;
   }
-  void take_back() override {
+  void revert() override {
     take_back_base();
-    errors_.take_back();
+    errors_.revert();
     squares_ = copied(committed_squares_);
   }
 

@@ -164,7 +164,7 @@ bool PowerSGDMatrices::commit() {
   return true;
 }
 
-void PowerSGDMatrices::take_back() {
+void PowerSGDMatrices::revert() {
   take_back_base();
   memory_ = committed_memory_;
 }

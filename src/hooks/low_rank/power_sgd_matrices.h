@@ -62,7 +62,7 @@ class PowerSGDMatrices : public PowerSGDBase {
     memory_.clear();
   }
   bool commit() override;
-  void take_back() override;
+  void revert() override;
 
  protected:
   struct Plan {

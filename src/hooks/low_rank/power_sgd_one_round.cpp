@@ -65,15 +65,15 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
     committed_buckets_ = {seen_, before_, seen_late_};
     return PowerSGDMatrices::commit();
   }
-  void take_back() override {
-    PowerSGDMatrices::take_back();
+  void revert() override {
+    PowerSGDMatrices::revert();
     seen_ = committed_buckets_.seen;
     before_ = committed_buckets_.before;
     seen_late_ = committed_buckets_.late;
   }
 
  private:
-  // Adds up over the ranks, in place. To be called in the bucket's first stretch.
+  // Adds up over the ranks, in place. To be called in the bucket's first stage.
   Task<void> add_up(at::Tensor flat, bool is_last, Comm& comm);
   void close_shipment();
   Round begin(MatrixGroup& group);
@@ -143,10 +143,10 @@ Task<void> OneRoundPowerSGD::add_up(at::Tensor flat, bool is_last, Comm& comm) {
   shipment->values += flat.numel();
   if (enough) close_shipment();
   if (!leads) {
-    co_await comm.sit_out(2);
+    co_await comm.skip(2);
     co_return;
   }
-  co_await comm.sit_out();
+  co_await comm.skip();
   co_await shipment->closed.wait(comm);
   at::Tensor all = at::cat(shipment->parts);
   co_await sum_over_ranks(all, comm);

@@ -33,15 +33,15 @@ class NodeHook : public HookWrapper {
     if (!layout.shares_hosts() || bucket.buffer().is_sparse())
       co_return co_await reduce_inner(bucket, comm);
     at::Tensor buffer = bucket.buffer();
-    const ProcessGroup mates = comm.host_group(), firsts = comm.peer_group();
+    const ProcessGroup host_ranks = comm.host_group(), firsts = comm.peer_group();
     // So that the mean over the hosts is that over the ranks; first, so that no sum
     // overflows.
     buffer.mul_(static_cast<double>(layout.hosts()) / comm.size());
-    if (mates.size() > 1) {
-      GroupScope host(comm, mates);
+    if (host_ranks.size() > 1) {
+      GroupScope host(comm, host_ranks);
       co_await comm.all_reduce(buffer);
     } else {
-      co_await comm.sit_out();
+      co_await comm.skip();
     }
     if (layout.place == 0) {
       GroupScope between(comm, firsts);
@@ -50,12 +50,12 @@ class NodeHook : public HookWrapper {
     }
     if (comm.collectives_so_far() > kLastCollective)
       throw Error(name() + ": the hook awaits more than 12 collectives in a row");
-    co_await comm.sit_out(kLastCollective - comm.collectives_so_far());
-    if (mates.size() > 1) {
-      GroupScope host(comm, mates);
+    co_await comm.skip(kLastCollective - comm.collectives_so_far());
+    if (host_ranks.size() > 1) {
+      GroupScope host(comm, host_ranks);
       co_await comm.broadcast(buffer, 0);
     } else {
-      co_await comm.sit_out();
+      co_await comm.skip();
     }
     co_return buffer;
   }

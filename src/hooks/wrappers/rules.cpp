@@ -20,7 +20,7 @@ struct Branch {
   BucketSequence sequence;
 };
 
-struct Part {
+struct RuleBucket {
   Branch* branch;
   std::vector<size_t> places;
 };
@@ -81,7 +81,7 @@ class Rules : public Hook, public RevertibleHook {
   }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
-    const std::vector<Part> parts = divide(bucket);
+    const std::vector<RuleBucket> parts = divide(bucket);
     if (parts.size() == 1) {
       Bucket whole = parts[0].branch->sequence.next(bucket);
       co_return co_await reduce_with(*parts[0].branch, whole, comm);
@@ -128,8 +128,8 @@ class Rules : public Hook, public RevertibleHook {
     return std::ranges::all_of(
         branches_, [](const Branch& branch) { return commit_hook(*branch.hook); });
   }
-  void take_back() override {
-    for (const Branch& branch : branches_) take_back_hook(*branch.hook);
+  void revert() override {
+    for (const Branch& branch : branches_) revert_hook(*branch.hook);
   }
   std::vector<std::string> history() const override {
     std::vector<std::string> all;
@@ -174,8 +174,8 @@ class Rules : public Hook, public RevertibleHook {
   }
 
   // By branch, in the order of the rules.
-  std::vector<Part> divide(const Bucket& bucket) {
-    std::vector<Part> parts;
+  std::vector<RuleBucket> divide(const Bucket& bucket) {
+    std::vector<RuleBucket> parts;
     for (Branch& branch : branches_) {
       branch.sequence.pass(bucket);
       parts.push_back({&branch, {}});
@@ -184,20 +184,20 @@ class Rules : public Hook, public RevertibleHook {
       const Branch& branch = branch_for(bucket.names()[place]);
       parts[static_cast<size_t>(&branch - branches_.data())].places.push_back(place);
     }
-    std::erase_if(parts, [](const Part& part) { return part.places.empty(); });
+    std::erase_if(parts, [](const RuleBucket& part) { return part.places.empty(); });
     return parts;
   }
 
   Task<at::Tensor> reduce_with(Branch& branch, Bucket bucket, Comm& comm) {
     const at::Tensor buffer = bucket.buffer();
     branch.hook->check_dtype(buffer.scalar_type());
-    CountScope counted(comm, branch.label, bytes_of(buffer));
+    TrafficLabel counted(comm, branch.label, bytes_of(buffer));
     if (buffer.is_sparse() && !branch.hook->takes_sparse())
       co_return co_await average(bucket, comm);
     co_return co_await branch.hook->reduce(bucket, comm);
   }
 
-  Task<void> reduce_part(const Part& part, Bucket whole, Comm& comm) {
+  Task<void> reduce_part(const RuleBucket& part, Bucket whole, Comm& comm) {
     at::Tensor memory, values;
     if (!BucketPart::is_view(part.places)) {
       const at::Tensor& buffer = whole.buffer();

@@ -86,7 +86,7 @@ class SmallHook : public HookWrapper, public RevertibleHook {
   }
 
   bool commit() override { return commit_hook(inner()); }
-  void take_back() override { take_back_hook(inner()); }
+  void revert() override { revert_hook(inner()); }
 
  private:
   const int64_t below_;

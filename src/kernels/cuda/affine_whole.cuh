@@ -34,7 +34,7 @@ __device__ inline void each_place(std::size_t size, bool from_end, Body body) {
   const std::size_t all = (size + kValues - 1) / kValues;
   const std::size_t step = std::size_t{1} * gridDim.x * kWarps;
   for (std::size_t block = warp_of_grid(); block < all; block += step)
-    body(Place<kValues>(size, from_end ? all - 1 - block : block));
+    body(ThreadPosition<kValues>(size, from_end ? all - 1 - block : block));
 }
 
 template <Reading kReading>
@@ -67,7 +67,7 @@ __device__ inline void find_range(std::size_t size, int bytes, bool aligned, Ran
 
 // p = src * factor + residual
 template <bool kResidual, bool kFull, Reading kReading>
-__device__ inline void read_values(const Place<AffineFormat::kValues>& place,
+__device__ inline void read_values(const ThreadPosition<AffineFormat::kValues>& place,
                                    const float* src, float factor, const float* residual,
                                    float (&p)[AffineFormat::kPer]) {
   float lost[AffineFormat::kPer];
@@ -112,7 +112,7 @@ __device__ inline AffineHeader whole_header(const Range* ranges, int count,
 }
 
 template <bool kResidual, bool kFull>
-__device__ inline void encode_part(const Place<AffineFormat::kValues>& place,
+__device__ inline void encode_part(const ThreadPosition<AffineFormat::kValues>& place,
                                    const float* src, float factor, float* residual,
                                    const AffineHeader& header, std::uint8_t* codes) {
   using Format = AffineFormat;
@@ -148,7 +148,7 @@ constexpr int kMessagesAddedTwice = 4;
 
 template <bool kResidual, bool kTwice>
 __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
-    mean_pass(Messages messages, Reduction reduction, Range* __restrict__ ranges,
+    mean_pass(Messages messages, OwnerStep reduction, Range* __restrict__ ranges,
               bool aligned) {
   const int bytes = sizeof(float) + (kTwice ? messages.count : 0);
   find_range(
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
 
 template <bool kResidual, bool kTwice>
 __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
-    encode_mean_pass(Messages messages, Reduction reduction,
+    encode_mean_pass(Messages messages, OwnerStep reduction,
                      const Range* __restrict__ ranges, bool aligned) {
   const AffineHeader header =
       whole_header(ranges, gridDim.x, static_cast<AffineHeader*>(reduction.headers));
@@ -205,7 +205,7 @@ inline int encode_whole(const float* src, float factor, float* residual,
 }
 
 template <bool kResidual, bool kTwice>
-int reduce_whole_in(Messages messages, Reduction reduction, void* scratch, void* stream) {
+int reduce_whole_in(Messages messages, OwnerStep reduction, void* scratch, void* stream) {
   const bool aligned = aligned_to_words<AffineFormat>(messages, reduction);
   auto* ranges = static_cast<Range*>(scratch);
   const std::size_t at_once = values_at_once(reduction.size);
@@ -216,7 +216,7 @@ int reduce_whole_in(Messages messages, Reduction reduction, void* scratch, void*
                 messages, reduction, ranges, aligned);
 }
 
-inline int reduce_whole(Messages messages, Reduction reduction, void* scratch,
+inline int reduce_whole(Messages messages, OwnerStep reduction, void* scratch,
                         void* stream) {
   if (reduction.residual)
     return reduce_whole_in<true, false>(messages, reduction, scratch, stream);

@@ -26,7 +26,7 @@ int widen(Half half, const std::uint16_t* src, float* dst, std::size_t size, boo
                             : decode<Bf16Format>(nullptr, src, dst, size, add, stream);
 }
 
-int reduce_half(Half half, Messages messages, Reduction reduction, void* stream) {
+int reduce_half(Half half, Messages messages, OwnerStep reduction, void* stream) {
   return half == Half::fp16 ? reduce<Fp16Format>(messages, reduction, stream)
                             : reduce<Bf16Format>(messages, reduction, stream);
 }

@@ -29,7 +29,7 @@ struct Messages {
 // The owner's part of an exchange: sum = own + decoded messages, in order;
 // p = sum * (1 / divisor) + residual / divisor; headers and codes become p's message, and
 // residual = (p - decoded) * divisor. `own` may be changed.
-struct Reduction {
+struct OwnerStep {
   float* own;
   float* residual;  // may be null
   int divisor;
@@ -88,21 +88,21 @@ struct CudaKernels {
                 std::size_t size, void* stream);
   int (*widen)(Half half, const std::uint16_t* src, float* dst, std::size_t size, bool add,
                void* stream);
-  int (*reduce_half)(Half half, Messages messages, Reduction reduction, void* stream);
+  int (*reduce_half)(Half half, Messages messages, OwnerStep reduction, void* stream);
 
   // int8_block.h; `residual` may be null
   int (*int8_encode)(const float* src, float factor, float* residual, float* scales,
                      std::int8_t* codes, std::size_t size, void* stream);
   int (*int8_decode)(const float* scales, const std::int8_t* codes, float* dst,
                      std::size_t size, bool add, void* stream);
-  int (*reduce_int8)(Messages messages, Reduction reduction, void* stream);
+  int (*reduce_int8)(Messages messages, OwnerStep reduction, void* stream);
 
   // int4_block.h; `residual` may be null, codes are aligned to 4 bytes
   int (*int4_encode)(const float* src, float factor, float* residual, float* steps,
                      std::uint8_t* codes, std::size_t size, void* stream);
   int (*int4_decode)(const float* steps, const std::uint8_t* codes, float* dst,
                      std::size_t size, bool add, void* stream);
-  int (*reduce_int4)(Messages messages, Reduction reduction, void* stream);
+  int (*reduce_int4)(Messages messages, OwnerStep reduction, void* stream);
 
   // affine_u8.h in blocks of 512
   int (*affine_encode)(const float* src, float factor, float* residual,
@@ -110,7 +110,7 @@ struct CudaKernels {
                        void* stream);
   int (*affine_decode)(const AffineHeader* headers, const std::uint8_t* codes, float* dst,
                        std::size_t size, bool add, void* stream);
-  int (*reduce_affine)(Messages messages, Reduction reduction, void* stream);
+  int (*reduce_affine)(Messages messages, OwnerStep reduction, void* stream);
 
   // affine_u8.h with one block for all values: two passes. `scratch` has
   // kAffineScratchBytes.
@@ -119,7 +119,7 @@ struct CudaKernels {
                              void* scratch, void* stream);
   int (*affine_whole_decode)(const AffineHeader* header, const std::uint8_t* codes,
                              float* dst, std::size_t size, bool add, void* stream);
-  int (*reduce_affine_whole)(Messages messages, Reduction reduction, void* scratch,
+  int (*reduce_affine_whole)(Messages messages, OwnerStep reduction, void* scratch,
                              void* stream);
 
   // As in low_rank.h, except that the bits may differ and Q is columns x rank. One launch

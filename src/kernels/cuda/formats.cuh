@@ -28,7 +28,8 @@ struct Int8Format {
   using Grid = Divisor;
 
   template <bool kFull>
-  __device__ static Header header_of(const Place<kValues>&, const float (&p)[kPer]) {
+  __device__ static Header header_of(const ThreadPosition<kValues>&,
+                                     const float (&p)[kPer]) {
     unsigned top = 0;  // values that are not there are 0
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
@@ -127,7 +128,8 @@ struct AffineFormat {
   };
 
   template <bool kFull>
-  __device__ static Header header_of(const Place<kValues>& place, const float (&p)[kPer]) {
+  __device__ static Header header_of(const ThreadPosition<kValues>& place,
+                                     const float (&p)[kPer]) {
     Ends ends;
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
@@ -203,7 +205,8 @@ struct HalfFormat {
   using Grid = NoHeader;
 
   template <bool>
-  __device__ static Header header_of(const Place<kValues>&, const float (&)[kPer]) {
+  __device__ static Header header_of(const ThreadPosition<kValues>&,
+                                     const float (&)[kPer]) {
     return {};
   }
   __device__ static Grid grid_of(Header) { return {}; }

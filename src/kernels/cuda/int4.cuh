@@ -7,10 +7,10 @@ namespace brigade::kernels::cuda {
 
 // body(place) for the warp's blocks.
 template <class Body>
-__device__ inline void one_by_one(const FourPlace& four, std::size_t size, Body body) {
+__device__ inline void one_by_one(const FourPosition& four, std::size_t size, Body body) {
 #pragma unroll 1
   for (int i = 0; i < kFour; ++i) {
-    const Int4Place place(size, four.block * kFour + i);
+    const Int4Position place(size, four.block * kFour + i);
     if (place.count <= 0) break;
     body(place);
   }
@@ -18,7 +18,7 @@ __device__ inline void one_by_one(const FourPlace& four, std::size_t size, Body 
 
 // p = src * factor + residual
 template <bool kResidual>
-__device__ inline bool encode_at_once(const FourPlace& place, const float* src,
+__device__ inline bool encode_at_once(const FourPosition& place, const float* src,
                                       float factor, float* residual, float* steps,
                                       unsigned* codes) {
   float p[kFourPer], lost[kFourPer];
@@ -39,17 +39,17 @@ __global__ void __launch_bounds__(kThreads)
     int4_encode_pass(const float* __restrict__ src, float factor,
                      float* __restrict__ residual, float* __restrict__ steps,
                      unsigned* __restrict__ codes, std::size_t size, bool aligned) {
-  const FourPlace four(size);
+  const FourPosition four(size);
   if (in_words(four, aligned) &&
       encode_at_once<kResidual>(four, src, factor, residual, steps, codes))
     return;
-  one_by_one(four, size, [&](const Int4Place& place) {
+  one_by_one(four, size, [&](const Int4Position& place) {
     encode_one<kResidual>(place, src, factor, residual, steps, codes);
   });
 }
 
 template <bool kAdd>
-__device__ inline void decode_at_once(const FourPlace& place, const float* steps,
+__device__ inline void decode_at_once(const FourPosition& place, const float* steps,
                                       const unsigned* codes, float* dst) {
   float out[kFourPer], decoded[kFourPer];
   const CodeWords words = load_codes(place, codes);
@@ -66,14 +66,15 @@ template <bool kAdd>
 __global__ void __launch_bounds__(kThreads)
     int4_decode_pass(const float* __restrict__ steps, const unsigned* __restrict__ codes,
                      float* __restrict__ dst, std::size_t size, bool aligned) {
-  const FourPlace four(size);
+  const FourPosition four(size);
   if (in_words(four, aligned)) return decode_at_once<kAdd>(four, steps, codes, dst);
-  one_by_one(four, size,
-             [&](const Int4Place& place) { decode_one<kAdd>(place, steps, codes, dst); });
+  one_by_one(four, size, [&](const Int4Position& place) {
+    decode_one<kAdd>(place, steps, codes, dst);
+  });
 }
 
 // sum += the messages' values, in order. Codes of several are loaded before any is added.
-__device__ inline void add_messages(const FourPlace& place, const Messages& messages,
+__device__ inline void add_messages(const FourPosition& place, const Messages& messages,
                                     float (&sum)[kFourPer]) {
   constexpr int kAtOnce = 3;
   const std::uint8_t* message = messages.first;
@@ -101,8 +102,8 @@ __device__ inline void add_messages(const FourPlace& place, const Messages& mess
 }
 
 template <bool kResidual>
-__device__ inline bool reduce_at_once(const FourPlace& place, const Messages& messages,
-                                      const Reduction& reduction) {
+__device__ inline bool reduce_at_once(const FourPosition& place, const Messages& messages,
+                                      const OwnerStep& reduction) {
   float p[kFourPer], lost[kFourPer];
   load_row(place, reduction.own, p);
   if constexpr (kResidual) load_row(place, reduction.residual, lost);
@@ -128,11 +129,11 @@ __device__ inline bool reduce_at_once(const FourPlace& place, const Messages& me
 
 template <bool kResidual>
 __global__ void __launch_bounds__(kReduceThreads, reduce_blocks_at_once(kFourValues, false))
-    int4_reduce_pass(Messages messages, Reduction reduction, bool aligned) {
-  const FourPlace four(reduction.size);
+    int4_reduce_pass(Messages messages, OwnerStep reduction, bool aligned) {
+  const FourPosition four(reduction.size);
   if (in_words(four, aligned) && reduce_at_once<kResidual>(four, messages, reduction))
     return;
-  one_by_one(four, reduction.size, [&](const Int4Place& place) {
+  one_by_one(four, reduction.size, [&](const Int4Position& place) {
     reduce_one<kResidual>(place, messages, reduction);
   });
 }
@@ -154,7 +155,7 @@ inline int int4_decode(const float* steps, const std::uint8_t* codes, float* dst
                 aligned_to(16, dst));
 }
 
-inline int reduce_int4(Messages messages, Reduction reduction, void* stream) {
+inline int reduce_int4(Messages messages, OwnerStep reduction, void* stream) {
   const bool aligned = aligned_to(16, reduction.own) && aligned_to(16, reduction.residual);
   return launch<kReduceThreads>(
       reduction.residual ? int4_reduce_pass<true> : int4_reduce_pass<false>, reduction.size,

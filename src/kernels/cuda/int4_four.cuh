@@ -13,15 +13,15 @@ namespace brigade::kernels::cuda {
 constexpr int kFour = 4, kFourValues = 128 * kFour, kFourPer = kFourValues / kLanes;
 constexpr int kCodeWords = 128 / 8;  // words of codes a block
 
-using FourPlace = Place<kFourValues>;
+using FourPosition = ThreadPosition<kFourValues>;
 
 // Where the lane's row is, of values that begin at `from`.
 template <class Float>
-__device__ inline Float* row_of(const FourPlace& place, Float* from) {
+__device__ inline Float* row_of(const FourPosition& place, Float* from) {
   return from + place.at + place.lane % 4 * 128 + place.lane / 4 * 4;
 }
 
-__device__ inline void load_row(const FourPlace& place, const float* from,
+__device__ inline void load_row(const FourPosition& place, const float* from,
                                 float (&to)[kFourPer]) {
   const float* row = row_of(place, from);
 #pragma unroll
@@ -31,7 +31,7 @@ __device__ inline void load_row(const FourPlace& place, const float* from,
   }
 }
 
-__device__ inline void store_row(const FourPlace& place, const float (&from)[kFourPer],
+__device__ inline void store_row(const FourPosition& place, const float (&from)[kFourPer],
                                  float* to) {
   float* row = row_of(place, to);
 #pragma unroll
@@ -98,7 +98,7 @@ struct CodeWords {
   unsigned words[4];
 };
 
-__device__ inline CodeWords load_codes(const FourPlace& place, const unsigned* codes) {
+__device__ inline CodeWords load_codes(const FourPosition& place, const unsigned* codes) {
   const unsigned* first = codes + place.block * (kFour * kCodeWords) +
                           place.lane / 8 * kCodeWords + place.lane % 4;
   return {{__ldcs(first), __ldcs(first + 4), __ldcs(first + 8), __ldcs(first + 12)}};
@@ -198,7 +198,7 @@ __device__ inline void words_of(const float (&y)[kFourPer], float sign,
 // they lose. Returns whether it did: not where a block is not finite, or too large or too
 // small for the quick division. Then nothing is written.
 template <bool kResidual>
-__device__ inline bool encode_four(const FourPlace& place, float (&p)[kFourPer],
+__device__ inline bool encode_four(const FourPosition& place, float (&p)[kFourPer],
                                    float* steps, unsigned* codes) {
   float y[kFourPer];
 #pragma unroll

@@ -10,7 +10,7 @@ constexpr int kInt4Values = 128, kInt4Per = kInt4Values / kLanes;
 constexpr int kInt4Words = kInt4Values / 8;  // words of codes a block
 constexpr float kLargestRotated = 1e37f;
 
-using Int4Place = Place<kInt4Values>;
+using Int4Position = ThreadPosition<kInt4Values>;
 
 __device__ inline void rotate(int lane, float (&y)[kInt4Per]) {
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ inline unsigned top_of(const float (&values)[kInt4Per]) {
 // By the whole warp: the codes of p, and with kResidual what they lose, unless p is not
 // finite. Gives the step.
 template <bool kResidual>
-__device__ inline float encode_int4(const Int4Place& place, const float (&p)[kInt4Per],
+__device__ inline float encode_int4(const Int4Position& place, const float (&p)[kInt4Per],
                                     unsigned* codes, float (&lost)[kInt4Per]) {
   const unsigned top = top_of(p);
   const float sign = sign_of(place.lane);
@@ -73,7 +73,7 @@ __device__ inline float encode_int4(const Int4Place& place, const float (&p)[kIn
   return step;
 }
 
-__device__ inline void decode_int4(const Int4Place& place, const float* steps,
+__device__ inline void decode_int4(const Int4Position& place, const float* steps,
                                    const unsigned* codes, float (&out)[kInt4Per]) {
   unsigned word = codes[place.block * kInt4Words + place.lane % kInt4Words];
   if (place.lane >= kInt4Words) word >>= 4;
@@ -90,7 +90,7 @@ __device__ inline void decode_int4(const Int4Place& place, const float* steps,
 
 // p = src * factor + residual
 template <bool kResidual>
-__device__ inline void encode_one(const Int4Place& place, const float* src, float factor,
+__device__ inline void encode_one(const Int4Position& place, const float* src, float factor,
                                   float* residual, float* steps, unsigned* codes) {
   float p[kInt4Per], lost[kInt4Per];
   load<false>(place, src, p);
@@ -106,7 +106,7 @@ __device__ inline void encode_one(const Int4Place& place, const float* src, floa
 }
 
 template <bool kAdd>
-__device__ inline void decode_one(const Int4Place& place, const float* steps,
+__device__ inline void decode_one(const Int4Position& place, const float* steps,
                                   const unsigned* codes, float* dst) {
   float decoded[kInt4Per], out[kInt4Per];
   if constexpr (kAdd) load<false>(place, dst, out);
@@ -118,8 +118,8 @@ __device__ inline void decode_one(const Int4Place& place, const float* steps,
 }
 
 template <bool kResidual>
-__device__ inline void reduce_one(const Int4Place& place, const Messages& messages,
-                                  const Reduction& reduction) {
+__device__ inline void reduce_one(const Int4Position& place, const Messages& messages,
+                                  const OwnerStep& reduction) {
   float p[kInt4Per], lost[kInt4Per];
   load<false>(place, reduction.own, p);
   if constexpr (kResidual) load<false>(place, reduction.residual, lost);

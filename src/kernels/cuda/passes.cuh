@@ -21,7 +21,7 @@ __device__ inline NoHeader get(const NoHeader*, std::size_t) { return {}; }
 // Whether the warp loads and stores whole words. The answer is asked for once a block, not
 // at each of them.
 template <int kValues>
-__device__ inline bool in_words(const Place<kValues>& place, bool aligned) {
+__device__ inline bool in_words(const ThreadPosition<kValues>& place, bool aligned) {
   return aligned && place.full();
 }
 
@@ -51,8 +51,8 @@ __device__ inline void encode_values(
 
 // p = src * factor + residual
 template <class Format, bool kResidual, bool kFull>
-__device__ inline void encode_block(const Place<Format::kValues>& place, const float* src,
-                                    float factor, float* residual,
+__device__ inline void encode_block(const ThreadPosition<Format::kValues>& place,
+                                    const float* src, float factor, float* residual,
                                     typename Format::Header* headers,
                                     typename Format::Code* codes) {
   using Code = typename Format::Code;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
     encode_pass(const float* __restrict__ src, float factor, float* __restrict__ residual,
                 typename Format::Header* __restrict__ headers,
                 typename Format::Code* __restrict__ codes, std::size_t size, bool aligned) {
-  const Place<Format::kValues> place(size);
+  const ThreadPosition<Format::kValues> place(size);
   if (place.count <= 0) return;
   if (in_words(place, aligned))
     encode_block<Format, kResidual, true>(place, src, factor, residual, headers, codes);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // dst = decoded, or dst += decoded
 template <class Format, bool kAdd, bool kFull>
-__device__ inline void decode_block(const Place<Format::kValues>& place,
+__device__ inline void decode_block(const ThreadPosition<Format::kValues>& place,
                                     const typename Format::Header& header,
                                     const typename Format::Code* codes, float* dst) {
   using Code = typename Format::Code;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     decode_pass(const typename Format::Header* __restrict__ headers,
                 const typename Format::Code* __restrict__ codes, float* __restrict__ dst,
                 std::size_t size, bool aligned) {
-  const Place<Format::kValues> place(size);
+  const ThreadPosition<Format::kValues> place(size);
   if (place.count <= 0) return;
   const auto header = get(headers, kWhole ? 0 : place.block);
   in_words(place, aligned) ? decode_block<Format, kAdd, true>(place, header, codes, dst)
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // sum += the messages' values, in order. Codes of several are loaded before any is added.
 template <class Format, bool kWhole, bool kFull, Reading kReading>
-__device__ inline void add_messages(const Place<Format::kValues>& place,
+__device__ inline void add_messages(const ThreadPosition<Format::kValues>& place,
                                     const Messages& messages, float (&sum)[Format::kPer]) {
   using Header = typename Format::Header;
   using Code = typename Format::Code;
@@ -170,8 +170,8 @@ __device__ inline void divide_by_ranks(float (&values)[kPer], int divisor) {
 
 // p = sum * (1 / divisor) + residual / divisor
 template <class Format, bool kWhole, bool kResidual, bool kFull, Reading kReading = kStream>
-__device__ inline void owners_mean(const Place<Format::kValues>& place,
-                                   const Messages& messages, const Reduction& reduction,
+__device__ inline void owners_mean(const ThreadPosition<Format::kValues>& place,
+                                   const Messages& messages, const OwnerStep& reduction,
                                    float (&p)[Format::kPer]) {
   float lost[Format::kPer];
   load<kFull, kReading>(place, reduction.own, p);
@@ -189,9 +189,9 @@ __device__ inline void owners_mean(const Place<Format::kValues>& place,
 // Codes of p; what they lose is kept. A block that can't be encoded keeps its residual,
 // which is read again then: to hold it until here would take registers from all blocks.
 template <class Format, bool kResidual, bool kFull>
-__device__ inline void encode_mean(const Place<Format::kValues>& place,
+__device__ inline void encode_mean(const ThreadPosition<Format::kValues>& place,
                                    const typename Format::Header& header,
-                                   const Reduction& reduction,
+                                   const OwnerStep& reduction,
                                    const float (&p)[Format::kPer]) {
   using Code = typename Format::Code;
   FourWord<Code> words[Format::kPer / 4];
@@ -211,8 +211,8 @@ __device__ inline void encode_mean(const Place<Format::kValues>& place,
 }
 
 template <class Format, bool kResidual, bool kFull>
-__device__ inline void reduce_block(const Place<Format::kValues>& place,
-                                    const Messages& messages, const Reduction& reduction) {
+__device__ inline void reduce_block(const ThreadPosition<Format::kValues>& place,
+                                    const Messages& messages, const OwnerStep& reduction) {
   using Header = typename Format::Header;
   float p[Format::kPer];
   owners_mean<Format, false, kResidual, kFull>(place, messages, reduction, p);
@@ -229,8 +229,8 @@ constexpr int reduce_blocks_at_once(int values, bool residual) {
 template <class Format, bool kResidual>
 __global__ void __launch_bounds__(kReduceThreads,
                                   reduce_blocks_at_once(Format::kValues, kResidual))
-    reduce_pass(Messages messages, Reduction reduction, bool aligned) {
-  const Place<Format::kValues> place(reduction.size);
+    reduce_pass(Messages messages, OwnerStep reduction, bool aligned) {
+  const ThreadPosition<Format::kValues> place(reduction.size);
   if (place.count <= 0) return;
   in_words(place, aligned)
       ? reduce_block<Format, kResidual, true>(place, messages, reduction)
@@ -264,7 +264,7 @@ int decode(const typename Format::Header* headers, const typename Format::Code* 
 }
 
 template <class Format>
-bool aligned_to_words(const Messages& messages, const Reduction& reduction) {
+bool aligned_to_words(const Messages& messages, const OwnerStep& reduction) {
   constexpr std::size_t four_codes = 4 * sizeof(typename Format::Code);
   return aligned_to(16, reduction.own) && aligned_to(16, reduction.residual) &&
          aligned_to(four_codes, reduction.codes) &&
@@ -273,7 +273,7 @@ bool aligned_to_words(const Messages& messages, const Reduction& reduction) {
 }
 
 template <class Format>
-int reduce(Messages messages, Reduction reduction, void* stream) {
+int reduce(Messages messages, OwnerStep reduction, void* stream) {
   const bool aligned = aligned_to_words<Format>(messages, reduction);
   auto kernel = reduce_pass<Format, false>;
   if constexpr (Format::kFeedback) {

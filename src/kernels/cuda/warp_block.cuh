@@ -79,12 +79,12 @@ __device__ inline std::size_t warp_of_grid() {
 
 // The warp's place: which block, how many values it has.
 template <int kValues>
-struct Place {
+struct ThreadPosition {
   int lane;
   std::size_t block, at;
   int count;  // <= kValues; <= 0: nothing to do
 
-  __device__ explicit Place(std::size_t size, std::size_t block = warp_of_grid())
+  __device__ explicit ThreadPosition(std::size_t size, std::size_t block = warp_of_grid())
       : block(block) {
     lane = threadIdx.x % kLanes;
     at = block * kValues;
@@ -103,7 +103,7 @@ enum Reading { kStream, kKeep };
 
 // Reads a lane's values; those that are not there become 0.
 template <bool kFull, Reading kReading = kStream, int kValues, int kPer = kValues / kLanes>
-__device__ inline void load(const Place<kValues>& place, const float* from,
+__device__ inline void load(const ThreadPosition<kValues>& place, const float* from,
                             float (&to)[kPer]) {
   if constexpr (kFull) {
 #pragma unroll
@@ -121,8 +121,8 @@ __device__ inline void load(const Place<kValues>& place, const float* from,
 }
 
 template <bool kFull, Reading kReading = kStream, int kValues, int kPer = kValues / kLanes>
-__device__ inline void store(const Place<kValues>& place, const float (&from)[kPer],
-                             float* to) {
+__device__ inline void store(const ThreadPosition<kValues>& place,
+                             const float (&from)[kPer], float* to) {
   if constexpr (kFull) {
 #pragma unroll
     for (int i = 0; i < kPer; i += 4) {
@@ -179,7 +179,7 @@ __device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
 // Reads a lane's codes, four in a word; those that are not there become 0.
 template <class Code, bool kFull, Reading kReading = kStream, int kValues,
           int kWords = kValues / kLanes / 4>
-__device__ inline void load_words(const Place<kValues>& place, const Code* from,
+__device__ inline void load_words(const ThreadPosition<kValues>& place, const Code* from,
                                   FourWord<Code> (&to)[kWords]) {
   using Word = FourWord<Code>;
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ inline void load_words(const Place<kValues>& place, const Code* from,
 }
 
 template <class Code, bool kFull, int kValues, int kWords = kValues / kLanes / 4>
-__device__ inline void store_words(const Place<kValues>& place,
+__device__ inline void store_words(const ThreadPosition<kValues>& place,
                                    const FourWord<Code> (&from)[kWords], Code* to) {
   using Word = FourWord<Code>;
 #pragma unroll

@@ -42,8 +42,8 @@ std::optional<Status> status_of(const std::string& pid) {
   return status;
 }
 
-bool marked(const std::string& pid, const std::string& mark) {
-  const std::string wanted = std::string(WorkerFamily::kMarkName) + "=" + mark;
+bool has_job_id(const std::string& pid, const std::string& job_id) {
+  const std::string wanted = std::string(JobProcesses::kJobIdName) + "=" + job_id;
   const std::string variables = base::read_whole("/proc/" + pid + "/environ");
   for (size_t at = 0; at < variables.size();) {
     const size_t end = std::min(variables.find('\0', at), variables.size());
@@ -53,12 +53,12 @@ bool marked(const std::string& pid, const std::string& mark) {
   return false;
 }
 
-void kill_all(const WorkerFamily& family) {
+void kill_all(const JobProcesses& processes) {
   using namespace std::chrono;
   const auto deadline = steady_clock::now() + seconds(5);
   // Again and again: a process may fork between the look and the kill.
-  while (!family.living().empty() && steady_clock::now() < deadline) {
-    family.signal(SIGKILL);
+  while (!processes.living().empty() && steady_clock::now() < deadline) {
+    processes.signal(SIGKILL);
     usleep(10'000);
   }
 }
@@ -88,7 +88,7 @@ bool has_ended(pid_t child, int& status) {
   }
 }
 
-[[noreturn]] void watch(int pipe, WorkerFamily family, const std::string& folder) {
+[[noreturn]] void watch(int pipe, JobProcesses processes, const std::string& folder) {
   prctl(PR_SET_NAME, "brigade-watch");
   setsid();
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
@@ -103,11 +103,11 @@ bool has_ended(pid_t child, int& status) {
     if (count < 0 && errno == EINTR) continue;
     if (count != sizeof worker) break;
     if (worker == 0) _exit(0);
-    if (worker == -1) family.clear();
-    if (worker < -1) family.remove(-worker);
-    if (worker > 0) family.add(worker);
+    if (worker == -1) processes.clear();
+    if (worker < -1) processes.remove(-worker);
+    if (worker > 0) processes.add(worker);
   }
-  kill_all(family);
+  kill_all(processes);
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
   _exit(0);
@@ -115,7 +115,7 @@ bool has_ended(pid_t child, int& status) {
 
 }  // namespace
 
-std::vector<pid_t> WorkerFamily::living() const {
+std::vector<pid_t> JobProcesses::living() const {
   std::vector<pid_t> found;
   const auto ours = [&](pid_t id) {
     return std::ranges::find(workers_, id) != workers_.end();
@@ -127,7 +127,8 @@ std::vector<pid_t> WorkerFamily::living() const {
     const auto status = status_of(name);
     if (!status || status->state == 'Z' || status->state == 'X') continue;
     const auto pid = static_cast<pid_t>(std::stol(name));
-    if (ours(pid) || ours(status->group) || ours(status->session) || marked(name, mark_)) {
+    if (ours(pid) || ours(status->group) || ours(status->session) ||
+        has_job_id(name, job_id_)) {
       found.push_back(pid);
     }
   }
@@ -135,7 +136,7 @@ std::vector<pid_t> WorkerFamily::living() const {
   return found;
 }
 
-void WorkerFamily::signal(int signal) const {
+void JobProcesses::signal(int signal) const {
   // The groups first, each in one stroke; then those that left them.
   for (pid_t worker : workers_) {
     // One that was forked just now may not lead its group yet.
@@ -148,7 +149,7 @@ void WorkerFamily::signal(int signal) const {
   for (pid_t worker : workers_) kill(-worker, SIGCONT);
 }
 
-Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder) {
+Guardian::Guardian(const JobProcesses& processes, const std::string& temporary_folder) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(std::string("no pipe: ") + std::strerror(errno));
@@ -156,21 +157,21 @@ Watcher::Watcher(const WorkerFamily& family, const std::string& temporary_folder
   if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
   if (pid_ == 0) {
     close(ends[1]);
-    watch(ends[0], family, temporary_folder);
+    watch(ends[0], processes, temporary_folder);
   }
   close(ends[0]);
   pipe_ = ends[1];
-  // A watcher that is stopped does not read.
+  // A guardian that is stopped does not read.
   fcntl(pipe_, F_SETFL, O_NONBLOCK);
 }
 
-void Watcher::add(pid_t worker) {
-  // It cannot fail unless someone killed or stopped the watcher; then PDEATHSIG alone must
+void Guardian::add(pid_t worker) {
+  // It cannot fail unless someone killed or stopped the guardian; then PDEATHSIG alone must
   // do.
   write_without_signal(pipe_, &worker, sizeof worker);
 }
 
-Watcher::~Watcher() {
+Guardian::~Guardian() {
   add(0);
   close(pipe_);
   int status = 0;
@@ -190,7 +191,7 @@ Watcher::~Watcher() {
   has_ended(pid_, status);
 }
 
-std::string unique_mark() {
+std::string unique_job_id() {
   std::random_device random;
   std::ostringstream text;
   text << getpid() << '.' << std::hex << random() << random();

@@ -7,15 +7,15 @@
 
 namespace brigade::launching {
 
-// A process belongs to the family when a worker's session or process group is its own, or
-// when it was started with the family's mark in its environment; so children that left the
+// A process belongs to the processes when a worker's session or process group is its own,
+// or when it was started with the job's id in its environment; so children that left the
 // session, too, are found.
-class WorkerFamily {
+class JobProcesses {
  public:
-  explicit WorkerFamily(std::string mark) : mark_(std::move(mark)) {}
+  explicit JobProcesses(std::string job_id) : job_id_(std::move(job_id)) {}
   // The variable that every worker must have.
-  static constexpr const char* kMarkName = "BRIGADE_JOB";
-  const std::string& mark() const { return mark_; }
+  static constexpr const char* kJobIdName = "BRIGADE_JOB";
+  const std::string& job_id() const { return job_id_; }
 
   // REQUIRES: no worker's pid is reaped before `clear`, so that the number stays its own.
   void add(pid_t worker) { workers_.push_back(worker); }
@@ -29,26 +29,26 @@ class WorkerFamily {
   void signal(int signal) const;
 
  private:
-  std::string mark_;
+  std::string job_id_;
   std::vector<pid_t> workers_;
 };
 
 // A process of its own that outlives the launcher by a moment: when the launcher dies
-// without a word, by SIGKILL say, it kills the family and removes the job's temporary
+// without a word, by SIGKILL say, it kills the processes and removes the job's temporary
 // folder.
-class Watcher {
+class Guardian {
  public:
   // Forks. REQUIRES: as launch() with a function, unless this process only ever execs.
   // `temporary_folder`: empty where there is none.
-  Watcher(const WorkerFamily& family, const std::string& temporary_folder);
+  Guardian(const JobProcesses& processes, const std::string& temporary_folder);
   // Tells it that all is over, and waits until it has gone; one that does not go, because
   // it is stopped, is killed. Says on stderr if somebody else has ended it.
-  ~Watcher();
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
 
   void add(pid_t worker);
-  // As WorkerFamily's.
+  // As JobProcesses's.
   void remove(pid_t worker) { add(-worker); }
   int fd() const { return pipe_; }
 
@@ -58,6 +58,6 @@ class Watcher {
 };
 
 // A text that no other job has.
-std::string unique_mark();
+std::string unique_job_id();
 
 }  // namespace brigade::launching

@@ -19,7 +19,7 @@
 namespace brigade::launching {
 
 std::map<std::string, std::string> worker_environment(int local_rank, int workers,
-                                                      const Place& place,
+                                                      const WorkerPlacement& place,
                                                       const LaunchOptions& options) {
   const std::string rank = std::to_string(place.first_rank + local_rank);
   const std::string world = std::to_string(place.world);

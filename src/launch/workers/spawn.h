@@ -14,7 +14,7 @@
 namespace brigade::launching {
 
 // Where a host's workers stand in the job.
-struct Place {
+struct WorkerPlacement {
   int attempt = 0;
   int first_rank = 0;
   int world = 0;
@@ -27,7 +27,7 @@ struct Place {
 
 // `workers`: of this host.
 std::map<std::string, std::string> worker_environment(int local_rank, int workers,
-                                                      const Place& place,
+                                                      const WorkerPlacement& place,
                                                       const LaunchOptions& options);
 
 // What a worker does: either calls a function, or becomes a program.

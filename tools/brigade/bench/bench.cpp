@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "bench/link_speeds.h"
+#include "bench/measurement.h"
 #include "bench/pytorch.h"
-#include "bench/reduction.h"
 #include "common/command.h"
 #include "common/hook_choice.h"
 #include "common/json.h"
@@ -120,7 +120,7 @@ void measure(const Worker& worker, const BenchOptions& options, const Answers& a
   Terminal terminal;
   const bool speaks = worker.group.rank() == 0;
   for (const int64_t bytes : options.bytes) {
-    Reduction reduction(worker.group, shapes_of_size(bytes), worker.device);
+    Measurement reduction(worker.group, shapes_of_size(bytes), worker.device);
     for (const std::string& spec : options.specs) {
       if (speaks) terminal.progress(size_text(static_cast<double>(bytes)) + "  " + spec);
       const ReductionCheck check = reduction.check(spec);

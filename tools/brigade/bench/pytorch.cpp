@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "bench/reduction.h"
+#include "bench/measurement.h"
 #include "brigade/error.h"
 #include "common/hook_choice.h"
 #include "common/json.h"

@@ -59,7 +59,7 @@ def register(ddp, name, spec):
     ddp.register_comm_hook(state, hook)
 
 
-class Reduction:
+class Measurement:
     def __init__(self, work, device):
         self.device = device
         self.shapes = work["shapes"]
@@ -113,7 +113,7 @@ def quantile(values, q):
 
 
 def measure(work, device):
-    reduction = Reduction(work, device)
+    reduction = Measurement(work, device)
     row = {"size_bytes": work["size_bytes"], "hook": work["hook"]}
     name = work["hook"].partition(":")[0]
     if name == "powersgd":  # of one step without what earlier ones owed there is none any more

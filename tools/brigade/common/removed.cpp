@@ -24,6 +24,9 @@ constexpr std::array kRemoved{
             .instead = "use 'brigade bench', which measures the hooks here and prints at "
                        "which link speed each overtakes all-reduce"},
     Removed{.word = "top", .instead = kFollow},
+    Removed{.word = "--label",
+            .instead = "it was of csv:FILE, which brigade train no longer reads; take "
+                       "digits, idx:FOLDER or text:FILE"},
     Removed{.word = "--metrics-port", .instead = kFollow},
 };
 

@@ -91,7 +91,7 @@ void TrainOutput::finish(Series series, const TrainOutcome& outcome) {
     summarise(series);
   }
   print_summary(series, outcome);
-  write_json(series, outcome);
+  write_result(series, outcome);
 }
 
 void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcome) {
@@ -134,7 +134,7 @@ void TrainOutput::print_summary(const Series& series, const TrainOutcome& outcom
   }
 }
 
-void TrainOutput::write_json(const Series& series, const TrainOutcome& outcome) const {
+void TrainOutput::write_result(const Series& series, const TrainOutcome& outcome) const {
   Json evaluations = Json::array();
   for (const Evaluation& one : evaluations_) {
     evaluations.push_back({{"step", one.step},
@@ -176,7 +176,7 @@ void TrainOutput::write_json(const Series& series, const TrainOutcome& outcome) 
                {"fingerprints", series.fingerprints},
                {"replicas_identical", series.identical()}};
   if (!evaluations_.empty()) json["test_accuracy"] = evaluations_.back().accuracy;
-  tool::write_json(options_.json, json);
+  write_json(options_.json, json);
 }
 
 }  // namespace brigade::tool

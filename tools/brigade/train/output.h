@@ -54,7 +54,7 @@ class TrainOutput {
 
  private:
   void print_summary(const Series& series, const TrainOutcome& outcome);
-  void write_json(const Series& series, const TrainOutcome& outcome) const;
+  void write_result(const Series& series, const TrainOutcome& outcome) const;
 
   const TrainOptions& options_;
   Terminal terminal_;

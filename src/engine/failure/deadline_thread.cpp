@@ -1,4 +1,4 @@
-#include "engine/failure/watcher.h"
+#include "engine/failure/deadline_thread.h"
 
 #include "group/abort_switch.h"
 
@@ -17,19 +17,19 @@ constexpr milliseconds kSlack{1000};
 
 }  // namespace
 
-Watcher::Watcher(ProcessGroup group, FailureStore& failures, Oldest oldest,
-                 FailAll fail_all)
+DeadlineThread::DeadlineThread(ProcessGroup group, FailureStore& failures, Oldest oldest,
+                               FailAll fail_all)
     : group_(std::move(group)),
       failures_(failures),
       oldest_(std::move(oldest)),
       fail_all_(std::move(fail_all)) {}
 
-void Watcher::start() {
+void DeadlineThread::start() {
   std::lock_guard lock(mutex_);
   if (!stop_ && !thread_.joinable()) thread_ = std::thread([this] { watch(); });
 }
 
-void Watcher::look_now() {
+void DeadlineThread::look_now() {
   {
     std::lock_guard lock(mutex_);
     look_now_ = true;
@@ -37,7 +37,7 @@ void Watcher::look_now() {
   wake_.notify_all();
 }
 
-void Watcher::stop() {
+void DeadlineThread::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -46,7 +46,7 @@ void Watcher::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Watcher::watch() {
+void DeadlineThread::watch() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait_for(lock, kLook, [&] { return stop_ || look_now_; });
@@ -58,7 +58,7 @@ void Watcher::watch() {
   }
 }
 
-void Watcher::check_peers() {
+void DeadlineThread::check_peers() {
   const std::optional<Watched> oldest = oldest_();
   if (!oldest) return;
   // A station that connects cannot be interrupted; who waits for its bucket can.

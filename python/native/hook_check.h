@@ -27,14 +27,14 @@ void meet(const ProcessGroup& group, const std::string& place,
 
 // One rank's word, in the store of the model's group, that it has set a hook. Not
 // thread-safe.
-class Announcement {
+class HookCheck {
  public:
   // Says so; waits for nobody. `model` is equal on all ranks and tells models apart, as far
   // as that is possible; `hook` is compared.
-  Announcement(c10d::ProcessGroup& group, const std::string& model, std::string hook);
-  ~Announcement();
-  Announcement(const Announcement&) = delete;
-  Announcement& operator=(const Announcement&) = delete;
+  HookCheck(c10d::ProcessGroup& group, const std::string& model, std::string hook);
+  ~HookCheck();
+  HookCheck(const HookCheck&) = delete;
+  HookCheck& operator=(const HookCheck&) = delete;
 
   // Collective over the ranks that have set a hook, at the first bucket after that. Returns
   // when all ranks of the group have. Throws MismatchError, with ranks and hooks, when
@@ -43,8 +43,8 @@ class Announcement {
   // `bucket` with them, as they do, into a copy. That is tried when a rank has not spoken
   // within seconds. Where another rank takes longer, waits for it, for the group's time
   // limit. Ctrl-C interrupts it. Wants no GIL.
-  void confirm(c10d::ProcessGroup& group, const at::Tensor& bucket,
-               const std::function<std::vector<int>()>& busy);
+  void check(c10d::ProcessGroup& group, const at::Tensor& bucket,
+             const std::function<std::vector<int>()>& busy);
 
  private:
   struct State;

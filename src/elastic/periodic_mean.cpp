@@ -1,4 +1,4 @@
-#include "elastic/meetings.h"
+#include "elastic/periodic_mean.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -24,7 +24,8 @@ std::vector<std::pair<std::string, at::Tensor>> kept(const optim::OuterParameter
 
 }  // namespace
 
-Meetings::Meetings(const std::vector<at::Tensor>& parameters, const ElasticApart& options)
+PeriodicMean::PeriodicMean(const std::vector<at::Tensor>& parameters,
+                           const ElasticLocalSGD& options)
     : options_(options), parameters_(parameters) {
   check_apart("period", static_cast<double>(options.period), options.period >= 1,
               "1 or more");
@@ -40,7 +41,7 @@ Meetings::Meetings(const std::vector<at::Tensor>& parameters, const ElasticApart
   }
 }
 
-void Meetings::meet(const ProcessGroup& group, int64_t step) {
+void PeriodicMean::meet(const ProcessGroup& group, int64_t step) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> means;
   for (const at::Tensor& parameter : parameters_)
@@ -57,7 +58,7 @@ void Meetings::meet(const ProcessGroup& group, int64_t step) {
   met_ = step;
 }
 
-CheckpointPart Meetings::part() {
+CheckpointPart PeriodicMean::part() {
   CheckpointPart part{.name = "meetings"};
   part.save = [this] {
     PartState state;
@@ -85,7 +86,7 @@ CheckpointPart Meetings::part() {
   return part;
 }
 
-std::string Meetings::describe() const {
+std::string PeriodicMean::describe() const {
   return "apart, period " + std::to_string(options_.period) + ", outer lr " +
          std::to_string(options_.outer_lr) + ", outer momentum " +
          std::to_string(options_.outer_momentum);

@@ -14,7 +14,7 @@ namespace brigade::engine {
 
 // Looks at the oldest bucket that is under way, a few times a second, from a thread of its
 // own. Thread-safe.
-class Watcher {
+class DeadlineThread {
  public:
   using Clock = std::chrono::steady_clock;
   struct Watched {
@@ -26,10 +26,11 @@ class Watcher {
   // under way. `fail_all` fails all that is.
   using Oldest = std::function<std::optional<Watched>()>;
   using FailAll = std::function<void(const base::Cause& cause)>;
-  Watcher(ProcessGroup group, FailureStore& failures, Oldest oldest, FailAll fail_all);
-  ~Watcher() { stop(); }
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
+  DeadlineThread(ProcessGroup group, FailureStore& failures, Oldest oldest,
+                 FailAll fail_all);
+  ~DeadlineThread() { stop(); }
+  DeadlineThread(const DeadlineThread&) = delete;
+  DeadlineThread& operator=(const DeadlineThread&) = delete;
 
   // Starts the thread, unless it runs or was stopped.
   void start();

@@ -1,8 +1,8 @@
 // Who owns what among the ranks of one host.
 //
-// Vocabulary. The *mates* of a rank are the ranks of its host, itself among them. The
+// Vocabulary. The *host ranks* of a rank are the ranks of its host, itself among them. The
 // values are divided in as many *parts* as there are places on every host; part p belongs
-// to place p. A host with more ranks than that has mates without a part.
+// to place p. A host with more ranks than that has host ranks without a part.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,12 +13,12 @@
 
 namespace brigade {
 
-class HostParts {
+class HostChunks {
  public:
   // Of n values. REQUIRES: n > 0.
-  HostParts(int64_t n, const HostLayout& layout, const Codec& codec);
+  HostChunks(int64_t n, const HostLayout& layout, const Codec& codec);
 
-  int mates() const { return mates_; }
+  int host_ranks() const { return host_ranks_; }
   int me() const { return me_; }
   int hosts() const { return hosts_; }
   int host() const { return host_; }
@@ -29,8 +29,8 @@ class HostParts {
   // What one rank's part takes on the wire when all hosts' chunks of it lie side by side.
   int64_t wire_bytes(int mate) const;
 
-  // The values that this rank sends to its mates before they add up: `values` without its
-  // own part, or, where that lies in the middle, with it. Lengths by mate.
+  // The values that this rank sends to its host ranks before they add up: `values` without
+  // its own part, or, where that lies in the middle, with it. Lengths by mate.
   at::Tensor outgoing(const at::Tensor& values) const;
   std::vector<int64_t> outgoing_lengths() const;
   // Lengths of the values that it gets: everybody's values of its part.
@@ -46,7 +46,7 @@ class HostParts {
   const Codec* codec_;
   int64_t n_;
   int64_t part_;  // length of all parts, except the last ones, which may be shorter
-  int mates_, me_, places_, hosts_, host_;
+  int host_ranks_, me_, places_, hosts_, host_;
 };
 
 }  // namespace brigade

@@ -1,4 +1,4 @@
-#include "group/agree_on.h"
+#include "group/check_same.h"
 
 #include <map>
 #include <sstream>
@@ -48,8 +48,8 @@ std::string group::describe_difference(const std::string& what,
   return text + "\n" + remedy;
 }
 
-void ProcessGroup::agree_on(const std::string& what, const std::string& mine,
-                            const std::string& remedy) const {
+void ProcessGroup::check_same(const std::string& what, const std::string& mine,
+                              const std::string& remedy) const {
   if (all_equal(gather_texts(what, std::to_string(base::hash64(mine))))) return;
   std::vector<std::string> lines =
       first_lines_that_differ(gather_texts(what + " in full", mine));

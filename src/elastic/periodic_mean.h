@@ -18,14 +18,14 @@
 namespace brigade::elastic {
 
 // Not thread-safe.
-class Meetings {
+class PeriodicMean {
  public:
   // Throws ConfigError for options out of range.
-  Meetings(const std::vector<at::Tensor>& parameters, const ElasticApart& options);
+  PeriodicMean(const std::vector<at::Tensor>& parameters, const ElasticLocalSGD& options);
 
   // Whether the members meet before the step after `step` finished ones.
   bool due(int64_t step) const { return step > 0 && step % options_.period == 0; }
-  bool has_met(int64_t step) const { return met_ == step; }
+  bool has_averaged(int64_t step) const { return met_ == step; }
   // Collective. Changes nothing unless it came through whole.
   void meet(const ProcessGroup& group, int64_t step);
   // What is equal on all ranks: g, v and the step of the last meeting.
@@ -33,7 +33,7 @@ class Meetings {
   std::string describe() const;
 
  private:
-  const ElasticApart options_;
+  const ElasticLocalSGD options_;
   std::vector<at::Tensor> parameters_;
   std::vector<optim::OuterParameter> outer_;  // with an outer optimizer only
   int64_t met_ = 0;

@@ -1,4 +1,4 @@
-#include "elastic/handover.h"
+#include "elastic/state_transfer.h"
 
 #include <ATen/ATen.h>
 

@@ -16,9 +16,9 @@ namespace brigade::group {
 // other up: there, a set() waits for another thread's wait(), and two ranks can wait for
 // each other that way. Here a thread that finds all connections busy opens another (a clone
 // of `inner`).
-class WatchedStore : public c10d::Store {
+class TimedStore : public c10d::Store {
  public:
-  WatchedStore(c10::intrusive_ptr<c10d::Store> inner, std::shared_ptr<Watchdog> watchdog);
+  TimedStore(c10::intrusive_ptr<c10d::Store> inner, std::shared_ptr<Watchdog> watchdog);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
   using Store::compareSet;

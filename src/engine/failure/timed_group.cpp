@@ -1,4 +1,4 @@
-#include "engine/failure/watched_group.h"
+#include "engine/failure/timed_group.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -11,7 +11,7 @@ namespace brigade::engine {
 
 namespace {
 
-using Ledger = WatchedGroup::Ledger;
+using InFlight = TimedGroup::InFlight;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
@@ -26,21 +26,21 @@ const char* name_of(c10d::OpType type) {
   }
 }
 
-WorkPtr follow(const std::shared_ptr<Ledger>& ledger, WorkPtr inner) {
+WorkPtr follow(const std::shared_ptr<InFlight>& in_flight, WorkPtr inner) {
   auto future = inner->getFuture();
   auto work = c10::make_intrusive<torch_port::LiveWork>(std::move(inner));
-  const uint64_t number = ledger->begin(work, Ledger::Clock::now());
-  future->addCallback([ledger, number](c10::ivalue::Future& done) {
-    ledger->end(number, done, Ledger::Clock::now());
+  const uint64_t number = in_flight->begin(work, InFlight::Clock::now());
+  future->addCallback([in_flight, number](c10::ivalue::Future& done) {
+    in_flight->end(number, done, InFlight::Clock::now());
   });
   return work;
 }
 
 class Followed : public c10d::ProcessGroup {
  public:
-  Followed(c10d::ProcessGroup& of, std::shared_ptr<Ledger> ledger)
+  Followed(c10d::ProcessGroup& of, std::shared_ptr<InFlight> in_flight)
       : ProcessGroup(of.getStore(), of.getRank(), of.getSize()),
-        ledger_(std::move(ledger)) {
+        in_flight_(std::move(in_flight)) {
     for (const c10::Device& device : of.getDeviceTypes())
       setBackend(device.type(), BackendType::GLOO, of.getBackend(device.type()));
     setDefaultBackend(BackendType::GLOO);
@@ -62,62 +62,62 @@ class Followed : public c10d::ProcessGroup {
   // On a device a collective's end is a matter of streams.
   template <class Start>
   WorkPtr followed(const Tensors& tensors, Start start) const {
-    ledger_->throw_if_failed();
+    in_flight_->throw_if_failed();
     const bool on_cpu = !tensors.empty() && tensors.front().is_cpu();
-    return on_cpu ? follow(ledger_, start()) : start();
+    return on_cpu ? follow(in_flight_, start()) : start();
   }
 
-  const std::shared_ptr<Ledger> ledger_;
+  const std::shared_ptr<InFlight> in_flight_;
 };
 
 }  // namespace
 
-std::unique_ptr<WatchedGroup> WatchedGroup::make(const ProcessGroup& group) {
+std::unique_ptr<TimedGroup> TimedGroup::make(const ProcessGroup& group) {
   if (group.size() == 1 || group.backend() != "gloo" || !group.store() ||
       group::can_be_aborted(group.store())) {
     return nullptr;
   }
-  return std::unique_ptr<WatchedGroup>(new WatchedGroup(group));
+  return std::unique_ptr<TimedGroup>(new TimedGroup(group));
 }
 
-WatchedGroup::WatchedGroup(const ProcessGroup& group)
+TimedGroup::TimedGroup(const ProcessGroup& group)
     : group_(group),
-      ledger_(std::make_shared<Ledger>()),
-      c10d_(c10::make_intrusive<Followed>(*group.c10d(), ledger_)),
+      in_flight_(std::make_shared<InFlight>()),
+      c10d_(c10::make_intrusive<Followed>(*group.c10d(), in_flight_)),
       failures_(group, group.unique_name("collectives")),
-      watcher_(
+      deadlines_(
           group, failures_, [this] { return oldest(); },
           [this](const base::Cause& why) { fail_all(why); }) {
-  ledger_->wake = [this] {
-    watcher_.start();
-    watcher_.look_now();
+  in_flight_->wake = [this] {
+    deadlines_.start();
+    deadlines_.look_now();
   };
 }
 
-WatchedGroup::~WatchedGroup() {
+TimedGroup::~TimedGroup() {
   {
-    std::lock_guard lock(ledger_->mutex);
-    ledger_->wake = nullptr;
+    std::lock_guard lock(in_flight_->mutex);
+    in_flight_->wake = nullptr;
   }
-  watcher_.stop();
+  deadlines_.stop();
   fail_all({.text = "the model was destroyed while its gradients were being reduced"});
 }
 
-void WatchedGroup::begin_step() {
-  std::lock_guard lock(ledger_->mutex);
-  ++ledger_->step;
+void TimedGroup::begin_step() {
+  std::lock_guard lock(in_flight_->mutex);
+  ++in_flight_->step;
 }
 
-std::optional<Watcher::Watched> WatchedGroup::oldest() {
-  const auto oldest = ledger_->oldest();
+std::optional<DeadlineThread::Watched> TimedGroup::oldest() {
+  const auto oldest = in_flight_->oldest();
   if (!oldest) return std::nullopt;
-  Watcher::Watched found{oldest->started, name_of(oldest->type)};
+  DeadlineThread::Watched found{oldest->started, name_of(oldest->type)};
   if (oldest->step >= 0) found.description += ", step " + std::to_string(oldest->step);
   if (oldest->error) found.error = cause_of(oldest->error);
   return found;
 }
 
-base::Cause WatchedGroup::cause_of(const std::exception_ptr& error) {
+base::Cause TimedGroup::cause_of(const std::exception_ptr& error) {
   base::Cause cause;
   try {
     std::rethrow_exception(error);
@@ -131,14 +131,14 @@ base::Cause WatchedGroup::cause_of(const std::exception_ptr& error) {
   return cause;
 }
 
-void WatchedGroup::fail_all(const base::Cause& why) {
-  std::map<uint64_t, Ledger::UnderWay> lost;
+void TimedGroup::fail_all(const base::Cause& why) {
+  std::map<uint64_t, InFlight::UnderWay> lost;
   std::exception_ptr error;
   {
-    std::lock_guard lock(ledger_->mutex);
-    if (!ledger_->failure) ledger_->failure = base::make_error(why);
-    error = ledger_->failure;
-    lost.swap(ledger_->under_way);
+    std::lock_guard lock(in_flight_->mutex);
+    if (!in_flight_->failure) in_flight_->failure = base::make_error(why);
+    error = in_flight_->failure;
+    lost.swap(in_flight_->under_way);
   }
   for (const auto& [number, one] : lost) one.work->end(error);
 }

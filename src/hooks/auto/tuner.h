@@ -2,7 +2,7 @@
 //
 // Vocabulary. A *window* is a few steps under one hook. The *exact* hook, allreduce, is
 // number 0; the *candidates* follow, from the most exact to the coarsest. A *trial* is a
-// window under a candidate. The judge has *settled* when it neither measures nor tries.
+// window under a candidate. The tuner has *settled* when it neither measures nor tries.
 // A time *saves* over another if it is less by 10 %, and by more than such times differ by
 // themselves.
 #pragma once
@@ -27,17 +27,17 @@ struct WindowTimes {
 // "bucket 3: 1.20 ms, bucket 4: 12 ms", of those that add a hundredth or more.
 std::string text_by_bucket(const WindowTimes& seen);
 
-struct Verdict {
+struct Decision {
   size_t hook = 0;  // of the next window
   bool settled = false;
   std::string line;  // what was decided and why; empty: nothing new
 };
 
-class Judge {
+class Tuner {
  public:
-  virtual ~Judge() = default;
+  virtual ~Tuner() = default;
   // After a window under `hook`.
-  virtual Verdict after(size_t hook, const WindowTimes& seen) = 0;
+  virtual Decision after(size_t hook, const WindowTimes& seen) = 0;
   // Begins as if it had settled on `hook`, under times that it has yet to see.
   virtual void resume(size_t hook) = 0;
 };
@@ -53,6 +53,6 @@ class Judge {
 // Looks again when both a step and what is busy in it stay different by half, or under a
 // candidate the latter less by a quarter, three times in a row; when that has changed
 // nothing, it waits twice as long before it looks again.
-std::unique_ptr<Judge> make_judge(std::vector<std::string> names);
+std::unique_ptr<Tuner> make_tuner(std::vector<std::string> names);
 
 }  // namespace brigade

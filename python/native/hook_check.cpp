@@ -1,4 +1,4 @@
-#include "announcement.h"
+#include "hook_check.h"
 
 #include <ATen/ATen.h>
 
@@ -11,8 +11,8 @@
 
 #include "brigade/error.h"
 #include "engine/engine.h"
-#include "group/agree_on.h"
-#include "group/store/watched_store.h"
+#include "group/check_same.h"
+#include "group/store/timed_store.h"
 #include "interruptible.h"
 #include "native_hook.h"
 #include "torch_port/typed_wait.h"
@@ -32,7 +32,7 @@ const std::string kNone = "none of brigade's";
 
 }  // namespace
 
-struct Announcement::State {
+struct HookCheck::State {
   // Of all announcements for such a model: how many each rank has made. And of this one.
   c10::intrusive_ptr<c10d::Store> counts;
   c10::intrusive_ptr<c10d::Store> store;
@@ -69,8 +69,8 @@ struct Announcement::State {
   }
 };
 
-Announcement::Announcement(c10d::ProcessGroup& group, const std::string& model,
-                           std::string hook) {
+HookCheck::HookCheck(c10d::ProcessGroup& group, const std::string& model,
+                     std::string hook) {
   auto store = group.getStore();
   if (!store || group.getSize() == 1) return;
   state_ = std::make_unique<State>();
@@ -80,7 +80,7 @@ Announcement::Announcement(c10d::ProcessGroup& group, const std::string& model,
   auto watchdog = std::make_shared<group::Watchdog>(
       "rank " + std::to_string(state_->rank) + ": the store of the model's group",
       timeout_of(group));
-  store = c10::make_intrusive<group::WatchedStore>(store, std::move(watchdog));
+  store = c10::make_intrusive<group::TimedStore>(store, std::move(watchdog));
   const std::string prefix = "brigade/hooks_of/" + model + "/";
   state_->counts = c10::make_intrusive<c10d::PrefixStore>(prefix + "count", store);
   const auto count = state_->counts->add(std::to_string(state_->rank), 1);
@@ -89,7 +89,7 @@ Announcement::Announcement(c10d::ProcessGroup& group, const std::string& model,
   state_->store->set(State::key(state_->rank), state_->hook);
 }
 
-Announcement::~Announcement() = default;
+HookCheck::~HookCheck() = default;
 
 namespace {
 
@@ -146,8 +146,8 @@ void meet(const ProcessGroup& group, const std::string& place,
   }
 }
 
-void Announcement::confirm(c10d::ProcessGroup& group, const at::Tensor& bucket,
-                           const std::function<std::vector<int>()>& busy) {
+void HookCheck::check(c10d::ProcessGroup& group, const at::Tensor& bucket,
+                      const std::function<std::vector<int>()>& busy) {
   if (!state_) return;
   const auto impatient = Clock::now() + kPatience;
   Words words = state_->words();

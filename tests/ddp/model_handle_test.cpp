@@ -32,13 +32,13 @@ TEST(CoreFacts, SayWhichParametersAreTrainedAndWhichAreSparse) {
 
 TEST(CoreWatch, KnowsWhenTheModelJoinsAndOutlivesIt) {
   run_ranks(2, [](ProcessGroup group) {
-    DdpCore::Watch watch;
+    DdpCore::ModelHandle watch;
     EXPECT_FALSE(watch.joining());
     EXPECT_TRUE(watch.final_buckets().empty());
     {
       Net net = seeded();
       DistributedDataParallel ddp(net, group);
-      watch = ddp->core().watch();
+      watch = ddp->core().handle();
       EXPECT_FALSE(watch.joining());
       bool inside = false;
       ddp->join([&] { inside = watch.joining(); });
@@ -54,7 +54,7 @@ TEST(CoreWatch, ShowsTheBucketsOnceTheyAreFinal) {
   run_ranks(2, [](ProcessGroup group) {
     Net net = seeded();
     DistributedDataParallel ddp(net, group);
-    const DdpCore::Watch watch = ddp->core().watch();
+    const DdpCore::ModelHandle watch = ddp->core().handle();
     EXPECT_TRUE(watch.final_buckets().empty());
     train_once(ddp, group);
     EXPECT_TRUE(watch.final_buckets().empty());

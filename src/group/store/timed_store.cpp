@@ -1,4 +1,4 @@
-#include "group/store/watched_store.h"
+#include "group/store/timed_store.h"
 
 #include "group/store/resolver_off.h"
 
@@ -12,34 +12,34 @@ const std::string& first(const std::vector<std::string>& keys) {
 }
 }  // namespace
 
-class WatchedStore::Lease {
+class TimedStore::Lease {
  public:
-  explicit Lease(WatchedStore& store) : store_(store), lane_(store.take()) {}
+  explicit Lease(TimedStore& store) : store_(store), lane_(store.take()) {}
   ~Lease() { store_.give_back(std::move(lane_)); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   const Lane* operator->() const { return &lane_; }
 
  private:
-  WatchedStore& store_;
+  TimedStore& store_;
   Lane lane_;
 };
 
 template <class Body>
-auto WatchedStore::call(const char* name, const std::string& key,
-                        std::chrono::milliseconds limit, Body body) {
+auto TimedStore::call(const char* name, const std::string& key,
+                      std::chrono::milliseconds limit, Body body) {
   Lease lane(*this);
   const ResolverOff off;
   return lane->watchdog->watch(name, key, limit, [&] { return body(*lane->store); });
 }
 
-WatchedStore::WatchedStore(c10::intrusive_ptr<c10d::Store> inner,
-                           std::shared_ptr<Watchdog> watchdog)
+TimedStore::TimedStore(c10::intrusive_ptr<c10d::Store> inner,
+                       std::shared_ptr<Watchdog> watchdog)
     : Store(inner->getTimeout()),
       first_{std::move(inner), std::move(watchdog)},
       free_{first_} {}
 
-WatchedStore::Lane WatchedStore::take() {
+TimedStore::Lane TimedStore::take() {
   {
     std::lock_guard lock(mutex_);
     if (!free_.empty()) {
@@ -52,7 +52,7 @@ WatchedStore::Lane WatchedStore::take() {
   return connect_again();
 }
 
-WatchedStore::Lane WatchedStore::connect_again() const {
+TimedStore::Lane TimedStore::connect_again() const {
   auto watchdog = std::make_shared<Watchdog>(first_.watchdog->who(), limit());
   auto store = watchdog->watch("connect", kNoKey, [&] {
     const ResolverAnswersNo off;
@@ -61,99 +61,99 @@ WatchedStore::Lane WatchedStore::connect_again() const {
   return {std::move(store), std::move(watchdog)};
 }
 
-void WatchedStore::give_back(Lane lane) {
+void TimedStore::give_back(Lane lane) {
   std::lock_guard lock(mutex_);
   free_.push_back(std::move(lane));
 }
 
-c10::intrusive_ptr<c10d::Store> WatchedStore::clone() {
+c10::intrusive_ptr<c10d::Store> TimedStore::clone() {
   Lane lane = connect_again();
-  return c10::make_intrusive<WatchedStore>(std::move(lane.store), std::move(lane.watchdog));
+  return c10::make_intrusive<TimedStore>(std::move(lane.store), std::move(lane.watchdog));
 }
 
-void WatchedStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+void TimedStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   call("set", key, limit(), [&](Store& inner) { inner.set(key, value); });
 }
 
-std::vector<uint8_t> WatchedStore::compareSet(const std::string& key,
-                                              const std::vector<uint8_t>& expected,
-                                              const std::vector<uint8_t>& desired) {
+std::vector<uint8_t> TimedStore::compareSet(const std::string& key,
+                                            const std::vector<uint8_t>& expected,
+                                            const std::vector<uint8_t>& desired) {
   return call("compareSet", key, limit(),
               [&](Store& inner) { return inner.compareSet(key, expected, desired); });
 }
 
-std::vector<uint8_t> WatchedStore::get(const std::string& key) {
+std::vector<uint8_t> TimedStore::get(const std::string& key) {
   return call("get", key, getTimeout(), [&](Store& inner) { return inner.get(key); });
 }
 
-int64_t WatchedStore::add(const std::string& key, int64_t value) {
+int64_t TimedStore::add(const std::string& key, int64_t value) {
   return call("add", key, limit(), [&](Store& inner) { return inner.add(key, value); });
 }
 
-bool WatchedStore::deleteKey(const std::string& key) {
+bool TimedStore::deleteKey(const std::string& key) {
   return call("deleteKey", key, limit(),
               [&](Store& inner) { return inner.deleteKey(key); });
 }
 
-bool WatchedStore::check(const std::vector<std::string>& keys) {
+bool TimedStore::check(const std::vector<std::string>& keys) {
   return call("check", first(keys), limit(),
               [&](Store& inner) { return inner.check(keys); });
 }
 
-int64_t WatchedStore::getNumKeys() {
+int64_t TimedStore::getNumKeys() {
   return call("getNumKeys", kNoKey, limit(),
               [&](Store& inner) { return inner.getNumKeys(); });
 }
 
-void WatchedStore::wait(const std::vector<std::string>& keys) { wait(keys, getTimeout()); }
+void TimedStore::wait(const std::vector<std::string>& keys) { wait(keys, getTimeout()); }
 
-void WatchedStore::wait(const std::vector<std::string>& keys,
-                        const std::chrono::milliseconds& timeout) {
+void TimedStore::wait(const std::vector<std::string>& keys,
+                      const std::chrono::milliseconds& timeout) {
   // Zero means "for ever" to LibTorch; nothing waits for ever here.
   const auto limit = timeout.count() > 0 ? timeout : this->limit();
   call("wait", first(keys), limit, [&](Store& inner) { inner.wait(keys, limit); });
 }
 
-const std::chrono::milliseconds& WatchedStore::getTimeout() const noexcept {
+const std::chrono::milliseconds& TimedStore::getTimeout() const noexcept {
   return first_.store->getTimeout();
 }
 
-void WatchedStore::setTimeout(const std::chrono::milliseconds& timeout) {
+void TimedStore::setTimeout(const std::chrono::milliseconds& timeout) {
   first_.store->setTimeout(timeout);
 }
 
-void WatchedStore::append(const std::string& key, const std::vector<uint8_t>& value) {
+void TimedStore::append(const std::string& key, const std::vector<uint8_t>& value) {
   call("append", key, limit(), [&](Store& inner) { inner.append(key, value); });
 }
 
-std::vector<std::vector<uint8_t>> WatchedStore::multiGet(
+std::vector<std::vector<uint8_t>> TimedStore::multiGet(
     const std::vector<std::string>& keys) {
   return call("multiGet", first(keys), getTimeout(),
               [&](Store& inner) { return inner.multiGet(keys); });
 }
 
-void WatchedStore::multiSet(const std::vector<std::string>& keys,
-                            const std::vector<std::vector<uint8_t>>& values) {
+void TimedStore::multiSet(const std::vector<std::string>& keys,
+                          const std::vector<std::vector<uint8_t>>& values) {
   call("multiSet", first(keys), limit(),
        [&](Store& inner) { inner.multiSet(keys, values); });
 }
 
-bool WatchedStore::hasExtendedApi() const { return first_.store->hasExtendedApi(); }
+bool TimedStore::hasExtendedApi() const { return first_.store->hasExtendedApi(); }
 
-void WatchedStore::queuePush(const std::string& key, const std::vector<uint8_t>& value) {
+void TimedStore::queuePush(const std::string& key, const std::vector<uint8_t>& value) {
   call("queuePush", key, limit(), [&](Store& inner) { inner.queuePush(key, value); });
 }
 
-std::vector<uint8_t> WatchedStore::queuePop(const std::string& key, bool block) {
+std::vector<uint8_t> TimedStore::queuePop(const std::string& key, bool block) {
   return call("queuePop", key, getTimeout(),
               [&](Store& inner) { return inner.queuePop(key, block); });
 }
 
-int64_t WatchedStore::queueLen(const std::string& key) {
+int64_t TimedStore::queueLen(const std::string& key) {
   return call("queueLen", key, limit(), [&](Store& inner) { return inner.queueLen(key); });
 }
 
-std::vector<std::string> WatchedStore::listKeys() {
+std::vector<std::string> TimedStore::listKeys() {
   return call("listKeys", kNoKey, limit(), [&](Store& inner) { return inner.listKeys(); });
 }
 

@@ -1,4 +1,4 @@
-#include "engine/comm/transfers.h"
+#include "engine/comm/all_to_all_messages.h"
 
 #include <ATen/ATen.h>
 
@@ -33,14 +33,14 @@ at::Tensor each_part(const at::Tensor& whole, const std::vector<int64_t>& length
 
 }  // namespace
 
-std::shared_ptr<Transfers> Transfers::start(c10d::ProcessGroup& group,
-                                            const at::Tensor& input,
-                                            const std::vector<int64_t>& to,
-                                            const at::Tensor& output,
-                                            const std::vector<int64_t>& from,
-                                            std::chrono::milliseconds limit) {
+std::shared_ptr<AllToAllMessages> AllToAllMessages::start(c10d::ProcessGroup& group,
+                                                          const at::Tensor& input,
+                                                          const std::vector<int64_t>& to,
+                                                          const at::Tensor& output,
+                                                          const std::vector<int64_t>& from,
+                                                          std::chrono::milliseconds limit) {
   constexpr int kTag = 0;
-  auto transfers = std::make_shared<Transfers>();
+  auto transfers = std::make_shared<AllToAllMessages>();
   transfers->deadline_ = Clock::now() + limit;
   auto& messages = transfers->messages_;
   at::Tensor got = each_part(output, from, group.getRank(), [&](int rank, auto& part) {
@@ -53,7 +53,7 @@ std::shared_ptr<Transfers> Transfers::start(c10d::ProcessGroup& group,
   return transfers;
 }
 
-bool Transfers::complete() noexcept {
+bool AllToAllMessages::complete() noexcept {
   if (std::exchange(over_, true)) return !aborted_;
   try {
     for (const auto& message : messages_) {
@@ -70,12 +70,12 @@ bool Transfers::complete() noexcept {
   return !aborted_;
 }
 
-void Transfers::wait() {
+void AllToAllMessages::wait() {
   complete();
   if (error_) std::rethrow_exception(error_);
 }
 
-void Transfers::abort() {
+void AllToAllMessages::abort() {
   aborted_ = true;
   for (const auto& message : messages_) message->abort();
 }

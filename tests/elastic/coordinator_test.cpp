@@ -1,21 +1,22 @@
 // The launchers of two hosts, without their workers' processes: messages through a real
 // store.
+#include "launch/coordinator.h"
+
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "launch/coordinator.h"
 #include "launch/follower.h"
 
 namespace brigade::launching {
 namespace {
 
 using std::chrono::steady_clock;
-constexpr std::chrono::seconds kSteward{60};
+constexpr std::chrono::seconds kLimit{60};
 
-class ElasticStewards : public ::testing::Test {
+class ElasticCoordinator : public ::testing::Test {
  protected:
   // Whether it becomes true in time.
   template <class Condition>
@@ -27,12 +28,12 @@ class ElasticStewards : public ::testing::Test {
     }
     return true;
   }
-  std::unique_ptr<GuestLink> link(int workers, const std::string& run_id = "") {
-    return std::make_unique<GuestLink>(
-        GuestLink::Self{"the other", workers, run_id}, "here",
-        [store = store_](std::string&) { return store; }, kSteward);
+  std::unique_ptr<HostLink> link(int workers, const std::string& run_id = "") {
+    return std::make_unique<HostLink>(
+        HostLink::Self{"the other", workers, run_id}, "here",
+        [store = store_](std::string&) { return store; }, kLimit);
   }
-  std::unique_ptr<GuestLink> come(int workers, const std::string& run_id = "") {
+  std::unique_ptr<HostLink> come(int workers, const std::string& run_id = "") {
     auto link = this->link(workers, run_id);
     EXPECT_TRUE(becomes([&] { return link->entry().has_value(); }));
     return link;
@@ -47,13 +48,13 @@ class ElasticStewards : public ::testing::Test {
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
 };
 
-TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
+TEST_F(ElasticCoordinator, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
   LaunchOptions options;
   options.nodes = 2;
   options.elastic = ElasticLaunch{.min_nodes = 2};
-  JobSteward job(options, kSteward);
+  Coordinator job(options, kLimit);
   job.serve(store_);
-  job.open_to_guests(store_, 1, "run");
+  job.open_to_followers(store_, 1, "run");
   job.started(0, 0);
   const auto first = ready(0);
   for (int i = 0; i < 3; ++i) job.poll();
@@ -65,9 +66,9 @@ TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
   for (int i = 0; i < 3; ++i) job.poll();
   EXPECT_EQ(first->receive_now(), std::nullopt) << "its workers are missing";
 
-  GuestSteward guest(*link);
-  const int number = guest.first_number().value();
-  for (const int local : {0, 1}) guest.started(local, local);
+  Follower follower(*link);
+  const int number = follower.first_number().value();
+  for (const int local : {0, 1}) follower.started(local, local);
   const auto second = ready(number), third = ready(number + 1);
   std::optional<std::string> place;
   EXPECT_TRUE(becomes([&] {
@@ -77,27 +78,27 @@ TEST_F(ElasticStewards, NothingBeginsBeforeAllHostsAndTheirWorkersAreThere) {
   EXPECT_EQ(place.value_or(""), "place 0 0 0," + std::to_string(number) + "," +
                                     std::to_string(number + 1) + " ");
 
-  guest.goes_on_without(0, false, {.text = "rank 1 has ended"});
-  EXPECT_TRUE(guest.poll().stay) << "it may be told to start another";
+  follower.goes_on_without(0, false, {.text = "rank 1 has ended"});
+  EXPECT_TRUE(follower.poll().stay) << "it may be told to start another";
   EXPECT_TRUE(becomes([&] {
     job.poll();
-    return !guest.poll().stay;
+    return !follower.poll().stay;
   })) << "there is to be no other";
 }
 
-TEST_F(ElasticStewards, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) {
+TEST_F(ElasticCoordinator, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) {
   LaunchOptions options;
   options.nodes = 2;
   options.elastic = ElasticLaunch{.min_nodes = 2, .grace = std::chrono::milliseconds(0)};
-  JobSteward job(options, kSteward);
+  Coordinator job(options, kLimit);
   job.serve(store_);
-  job.open_to_guests(store_, 1, "run");
+  job.open_to_followers(store_, 1, "run");
   job.started(0, 0);
   const auto first = ready(0);
   const auto link = come(2);
-  GuestSteward guest(*link);
-  const int number = guest.first_number();
-  for (const int local : {0, 1}) guest.started(local, local);
+  Follower follower(*link);
+  const int number = follower.first_number();
+  for (const int local : {0, 1}) follower.started(local, local);
   const auto second = ready(number), third = ready(number + 1);
   std::optional<std::string> place;
   ASSERT_TRUE(becomes([&] {
@@ -105,12 +106,13 @@ TEST_F(ElasticStewards, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) {
     return (place = third->receive_now()).has_value();
   }));
   EXPECT_TRUE(job.goes_on_without(0, false, {.text = "rank 0 ended by SIGKILL"}));
-  guest.turn();
-  guest.goes_on_without(0, false, {Failure::peer_lost, 0, "rank 1 ended with exit code 1"});
+  follower.turn();
+  follower.goes_on_without(0, false,
+                           {Failure::peer_lost, 0, "rank 1 ended with exit code 1"});
   ASSERT_TRUE(becomes([&] {
     job.turn();
-    guest.turn();
-    return !guest.must_stay();
+    follower.turn();
+    return !follower.must_stay();
   })) << "the first host has not heard of it";
   third->send("ready 0 0");
   ASSERT_TRUE(becomes([&] {
@@ -121,11 +123,11 @@ TEST_F(ElasticStewards, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) {
   EXPECT_TRUE(place->ends_with(" rank 0 ended by SIGKILL")) << *place;
 }
 
-TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
-  GuestBook book(store_, 1, "run");
+TEST_F(ElasticCoordinator, BeatsAreSignsOfLifeAndAWorkerOfAFollowerIsEndedThere) {
+  HostMessages book(store_, 1, "run");
   const auto link = come(1);
-  GuestSteward guest(*link);
-  const int who = link->entry()->guest;
+  Follower follower(*link);
+  const int who = link->entry()->follower;
   // By a clock that runs away: only what has just come makes the silence short.
   auto now = steady_clock::now();
   book.hear(now);
@@ -136,22 +138,22 @@ TEST_F(ElasticStewards, BeatsAreSignsOfLifeAndAWorkerOfAGuestIsEndedThere) {
     if (book.silence(who, now) == std::chrono::milliseconds(0)) ++heard;
     return heard >= 3;  // the first may be its greeting
   }));
-  book.say(who, "kill " + std::to_string(guest.first_number().value() + 7));
+  book.say(who, "kill " + std::to_string(follower.first_number().value() + 7));
   std::vector<int> killed;
-  EXPECT_TRUE(becomes([&] { return !(killed = guest.poll().kill).empty(); }));
+  EXPECT_TRUE(becomes([&] { return !(killed = follower.poll().kill).empty(); }));
   EXPECT_EQ(killed, std::vector<int>{7});
 
   book.hear(now);
-  book.strike_out(who);
+  book.forget(who);
   c10d::PrefixStore hosts("brigade/hosts", store_);
   const int64_t before = hosts.add("elastic/sent", 0);
-  guest.started(7, 0);
+  follower.started(7, 0);
   ASSERT_TRUE(becomes([&] { return hosts.add("elastic/sent", 0) >= before + 3; }));
-  EXPECT_TRUE(book.hear(now).empty()) << "a guest that was struck out is heard";
+  EXPECT_TRUE(book.hear(now).empty()) << "a follower that was forgotten is heard";
 }
 
-TEST_F(ElasticStewards, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
-  GuestBook book(store_, 1, "one", "one");
+TEST_F(ElasticCoordinator, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
+  HostMessages book(store_, 1, "one", "one");
   const auto other = link(1, "two");
   ASSERT_TRUE(becomes([&] { return !other->lost().empty(); }));
   EXPECT_NE(other->lost().find("at here has the run id 'one', and this one has 'two'"),
@@ -162,10 +164,10 @@ TEST_F(ElasticStewards, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
   for (const char* run_id : {"one", ""}) EXPECT_EQ(come(1, run_id)->entry()->run_id, "one");
 }
 
-TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
+TEST_F(ElasticCoordinator, WhoComesTooLateToTakePartFailsNothing) {
   LaunchOptions options;
   options.elastic = ElasticLaunch{.grace = std::chrono::milliseconds(0)};
-  JobSteward job(options, kSteward);
+  Coordinator job(options, kLimit);
   job.serve(store_);
   job.started(0, 0);
   const auto member = ready(0);
@@ -178,11 +180,11 @@ TEST_F(ElasticStewards, WhoComesTooLateToTakePartFailsNothing) {
   EXPECT_FALSE(job.goes_on_without(0, false, {.text = "rank 0 ended by SIGKILL"}));
 }
 
-TEST_F(ElasticStewards, AReplacementIsWaitedForBeforeItIsStarted) {
+TEST_F(ElasticCoordinator, AReplacementIsWaitedForBeforeItIsStarted) {
   LaunchOptions options;
   options.max_restarts = 1;
-  options.elastic = ElasticLaunch{.replace = true, .grace = kSteward};
-  JobSteward job(options, kSteward);
+  options.elastic = ElasticLaunch{.replace = true, .grace = kLimit};
+  Coordinator job(options, kLimit);
   job.serve(store_);
   for (const int worker : {0, 1}) job.started(worker, worker);
   const auto first = ready(0), second = ready(1);

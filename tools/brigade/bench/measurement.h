@@ -43,10 +43,10 @@ struct ReductionCheck {
 
 // A model under DistributedDataParallel. Everything is collective. `spec` is a hook's, or
 // kNoHook.
-class Reduction {
+class Measurement {
  public:
-  Reduction(ProcessGroup group, Shapes shapes, at::Device device);
-  ~Reduction();
+  Measurement(ProcessGroup group, Shapes shapes, at::Device device);
+  ~Measurement();
 
   // Two steps to warm up, for `auto` as many as it needs to settle, then as many as fit
   // into `seconds`, `least` to `most`.

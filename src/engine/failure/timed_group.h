@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "brigade/process_group.h"
+#include "engine/failure/deadline_thread.h"
 #include "engine/failure/failure_store.h"
-#include "engine/failure/watcher.h"
 #include "torch_port/live_works.h"
 
 namespace brigade::engine {
@@ -23,42 +23,42 @@ namespace brigade::engine {
 // a second or two, on all ranks with the first cause, which says who did not take part: as
 // PeerLostError, TimeoutError, or another type of ours.
 // What it adds to a collective is a future and a note; no memory is copied.
-class WatchedGroup {
+class TimedGroup {
  public:
   // Nothing where there is nothing to watch: with one rank; over NCCL, whose collectives
   // the host does not wait for; and in an elastic job, which has its own way to end what
   // waits. Collective: it gives out a name.
-  static std::unique_ptr<WatchedGroup> make(const ProcessGroup& group);
+  static std::unique_ptr<TimedGroup> make(const ProcessGroup& group);
   // Fails what is under way, and all that comes later.
-  ~WatchedGroup();
-  WatchedGroup(const WatchedGroup&) = delete;
-  WatchedGroup& operator=(const WatchedGroup&) = delete;
+  ~TimedGroup();
+  TimedGroup(const TimedGroup&) = delete;
+  TimedGroup& operator=(const TimedGroup&) = delete;
 
   // May outlive this.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return c10d_; }
   // From now on errors speak of the next step; the first one is 0.
   void begin_step();
 
-  struct Ledger;
+  struct InFlight;
 
  private:
-  explicit WatchedGroup(const ProcessGroup& group);
-  std::optional<Watcher::Watched> oldest();
+  explicit TimedGroup(const ProcessGroup& group);
+  std::optional<DeadlineThread::Watched> oldest();
   base::Cause cause_of(const std::exception_ptr& error);
   void fail_all(const base::Cause& why);
 
   const ProcessGroup group_;
-  const std::shared_ptr<Ledger> ledger_;
+  const std::shared_ptr<InFlight> in_flight_;
   const c10::intrusive_ptr<c10d::ProcessGroup> c10d_;
   FailureStore failures_;
-  Watcher watcher_;
+  DeadlineThread deadlines_;
 };
 
-// What is under way in a WatchedGroup, and since when. Shared with the callbacks of
+// What is under way in a TimedGroup, and since when. Shared with the callbacks of
 // collectives, which run on threads of the group and may be the last to let go: so it holds
 // no group. Thread-safe.
-struct WatchedGroup::Ledger {
-  using Clock = Watcher::Clock;
+struct TimedGroup::InFlight {
+  using Clock = DeadlineThread::Clock;
   struct UnderWay {
     Clock::time_point issued;
     int64_t step;

@@ -1,4 +1,4 @@
-#include "hooks/auto/judge.h"
+#include "hooks/auto/tuner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,11 +37,11 @@ bool quicker(double now, double before) {
   return before - now > kNoise && before > kQuicker * now;
 }
 
-class StepJudge : public Judge {
+class StepTuner : public Tuner {
  public:
-  explicit StepJudge(std::vector<std::string> names) : names_(std::move(names)) {}
+  explicit StepTuner(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  Verdict after(size_t hook, const WindowTimes& seen) override {
+  Decision after(size_t hook, const WindowTimes& seen) override {
     if (phase_ == Phase::settled) return watch(hook, seen);
     if (phase_ == Phase::comparing) return compare(hook, seen);
     if (phase_ == Phase::trying) {
@@ -75,7 +75,7 @@ class StepJudge : public Judge {
     return best;
   }
 
-  Verdict try_next(size_t next) {
+  Decision try_next(size_t next) {
     const size_t found = best();
     const WindowTimes& seen = windows_.at(found);
     if (next == names_.size() || !saves(seen.step - seen.exposed, seen.step))
@@ -84,14 +84,14 @@ class StepJudge : public Judge {
     return {next, false, "trying " + names_[next] + ": " + waiting_for(found)};
   }
 
-  Verdict compare_best() {
+  Decision compare_best() {
     found_ = best();
     if (found_ == 0) return settle(0, nothing_saved());
     phase_ = Phase::comparing;
     return {0, false, names_[found_] + " took " + instead() + "; both once more"};
   }
 
-  Verdict compare(size_t hook, const WindowTimes& seen) {
+  Decision compare(size_t hook, const WindowTimes& seen) {
     windows_[hook] = seen;
     if (hook != found_) return {found_, false, ""};
     if (saves(step(found_), step(0))) return settle(found_, instead());
@@ -122,7 +122,7 @@ class StepJudge : public Judge {
     return "only " + waiting_for(0) + ", and another hook must save " + asked_for();
   }
 
-  Verdict settle(size_t choice, const std::string& why) {
+  Decision settle(size_t choice, const std::string& why) {
     phase_ = Phase::settled;
     reference_ = windows_.at(choice);
     known_ = true;
@@ -133,7 +133,7 @@ class StepJudge : public Judge {
     return {choice, true, "chose " + names_[choice] + ": " + why};
   }
 
-  Verdict watch(size_t hook, const WindowTimes& seen) {
+  Decision watch(size_t hook, const WindowTimes& seen) {
     if (!known_) {
       reference_ = seen;
       known_ = true;
@@ -147,9 +147,9 @@ class StepJudge : public Judge {
     phase_ = Phase::measuring;
     strange_ = 0;
     if (hook == 0) {
-      Verdict verdict = after(0, seen);
-      verdict.line = changed(seen) + "; " + verdict.line;
-      return verdict;
+      Decision decision = after(0, seen);
+      decision.line = changed(seen) + "; " + decision.line;
+      return decision;
     }
     return {0, false, changed(seen) + "; looking again"};
   }
@@ -185,8 +185,8 @@ std::string text_by_bucket(const WindowTimes& seen) {
   return text;
 }
 
-std::unique_ptr<Judge> make_judge(std::vector<std::string> names) {
-  return std::make_unique<StepJudge>(std::move(names));
+std::unique_ptr<Tuner> make_tuner(std::vector<std::string> names) {
+  return std::make_unique<StepTuner>(std::move(names));
 }
 
 }  // namespace brigade

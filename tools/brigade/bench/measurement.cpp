@@ -1,4 +1,4 @@
-#include "bench/reduction.h"
+#include "bench/measurement.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -84,7 +84,7 @@ double square_sum(const at::Tensor& values) {
 
 }  // namespace
 
-struct Reduction::State {
+struct Measurement::State {
   State(ProcessGroup group, Shapes shapes, at::Device device)
       : group(std::move(group)),
         shapes(std::move(shapes)),
@@ -170,12 +170,12 @@ struct Reduction::State {
   std::vector<at::Tensor> given;
 };
 
-Reduction::Reduction(ProcessGroup group, Shapes shapes, at::Device device)
+Measurement::Measurement(ProcessGroup group, Shapes shapes, at::Device device)
     : state_(std::make_unique<State>(std::move(group), std::move(shapes), device)) {}
-Reduction::~Reduction() = default;
+Measurement::~Measurement() = default;
 
-ReductionTimes Reduction::time(const std::string& spec, double seconds, int least,
-                               int most) {
+ReductionTimes Measurement::time(const std::string& spec, double seconds, int least,
+                                 int most) {
   State& state = *state_;
   state.ddp->set_hook(hook_of(spec));
   ReductionTimes times;
@@ -204,7 +204,7 @@ ReductionTimes Reduction::time(const std::string& spec, double seconds, int leas
   return times;
 }
 
-ReductionCheck Reduction::check(const std::string& spec) {
+ReductionCheck Measurement::check(const std::string& spec) {
   State& state = *state_;
   torch::NoGradGuard no_grad;
   const auto run = [&](const std::vector<at::Tensor>& gradients, int passes) {

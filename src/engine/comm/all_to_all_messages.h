@@ -24,17 +24,17 @@ namespace brigade::engine {
 //
 // There is no future to chain on; the station's thread blocks in complete(). Used by one
 // thread at a time, except for abort().
-class Transfers {
+class AllToAllMessages {
  public:
   // They may take until `limit` from now. REQUIRES: all ranks of the group make the same
   // call next; `to` and `from` are as in Comm::all_to_all, and two ranks have the same
   // length for a part between them.
-  static std::shared_ptr<Transfers> start(c10d::ProcessGroup& group,
-                                          const at::Tensor& input,
-                                          const std::vector<int64_t>& to,
-                                          const at::Tensor& output,
-                                          const std::vector<int64_t>& from,
-                                          std::chrono::milliseconds limit);
+  static std::shared_ptr<AllToAllMessages> start(c10d::ProcessGroup& group,
+                                                 const at::Tensor& input,
+                                                 const std::vector<int64_t>& to,
+                                                 const at::Tensor& output,
+                                                 const std::vector<int64_t>& from,
+                                                 std::chrono::milliseconds limit);
 
   // Blocks until all messages have come and gone, or one of them has failed; wait() throws
   // that error. False: it was aborted.
