@@ -59,7 +59,11 @@ RUNS_HOOKS = ("src/local_sgd/hook_averaging.cpp", "engine/engine.h")
 ERROR_TEXTS = ("imed out", "by peer", "onnection re", "onnection closed", "roken pipe", "pair closure")
 MAY_READ_ERROR_TEXTS = ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/")
 # Identifiers that were renamed or removed, exactly as they were written; they occur nowhere any more.
-OLD_NAMES = ()
+OLD_NAMES = (
+    "JobSteward", "GuestSteward", "GuestLink", "GuestBook", "WorkerFamily", "WatchedStore", "WatchedGroup", "HostParts", "CountScope", "sit_out", "Meetings",
+    "ElasticApart", "train_apart", "take_back", "agree_on", "agree_on_layout", "Announcement", "CodecBase", "TransportedState", "MeasuringHook", "TrafficMeter",
+    "LiveStatus", "RankPage", "Forwarder", "GuardedStore",
+)
 LEAKS = re.compile(r"^(gloo|nccl|cuda|nlohmann|CLI)\b|ProcessGroup(Gloo|NCCL)\.hpp|^torch/torch\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
