@@ -199,7 +199,7 @@ int64_t Comm::step() const { return lane_->run.step; }
 int Comm::collectives_so_far() const { return static_cast<int>(lane_->station); }
 
 Collective Comm::skip(int count) {
-  TORCH_CHECK(count >= 0, "sit_out: ", count, " collectives, expected 0 or more");
+  TORCH_CHECK(count >= 0, "skip: ", count, " collectives, expected 0 or more");
   if (count == 0) return Collective(nullptr);
   std::unique_ptr<Collective::Operation> operation(
       new Collective::Operation{*lane_, 0, 0, {}, {}});
