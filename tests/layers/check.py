@@ -60,7 +60,7 @@ ERROR_TEXTS = ("imed out", "by peer", "onnection re", "onnection closed", "roken
 MAY_READ_ERROR_TEXTS = ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/")
 # Identifiers that were renamed or removed, exactly as they were written; they occur nowhere any more.
 OLD_NAMES = (
-    "JobSteward", "GuestSteward", "GuestLink", "GuestBook", "WorkerFamily", "WatchedStore", "WatchedGroup", "HostParts", "CountScope", "skip", "Meetings",
+    "JobSteward", "GuestSteward", "GuestLink", "GuestBook", "WorkerFamily", "WatchedStore", "WatchedGroup", "HostParts", "CountScope", "sit_out", "Meetings",
     "ElasticApart", "train_apart", "take_back", "agree_on", "agree_on_layout", "Announcement", "CodecBase", "TransportedState", "MeasuringHook", "TrafficMeter",
     "LiveStatus", "RankPage", "Forwarder", "GuardedStore",
 )
