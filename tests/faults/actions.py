@@ -284,8 +284,12 @@ def stranger(kind, at):
             ports = processes.ports_of(job.process(at))
         if not ports:
             raise IndexError(f"{at} listens nowhere")
-        for port in ports:
-            job.guests.append(strangers.visit(kind or value, port))
+        for visited, port in enumerate(ports):
+            try:
+                job.guests.append(strangers.visit(kind or value, port))
+            except ConnectionError:
+                if visited == 0:  # else the visit before may have ended the job
+                    raise
     return action
 
 
