@@ -100,7 +100,7 @@ const std::vector<std::string_view> kPowerSGDOptions = [] {
 constexpr std::string_view kIndexError =
     "PyTorch's fails over Gloo: IndexError in its own hook";
 
-// They send one value of 100 by default. A value waits for about 100 steps, and is then
+// topk and randomk send one value of 100. A value waits for about 100 steps, and is then
 // sent about 100 times as large: a step's result has sqrt(0.01) * 100 = 10 times the size
 // of the gradients, and differs from their mean by that and a little more.
 constexpr double kFewValuesTolerance = 12;
