@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // How often a follower tells that it lives, and listens.
-constexpr milliseconds kBeat{100};
+constexpr milliseconds kHostBeat{100};
 
 // Set once followers may come; holds the run's id.
 constexpr const char* kOpen = "open";
@@ -139,7 +139,7 @@ void HostLink::Shared::loop() {
       if (mail || (!last && enter())) talk_to_store(last);
       tell();
       std::unique_lock lock(mutex);
-      if (!stop && outgoing.empty()) changed.wait_for(lock, kBeat);
+      if (!stop && outgoing.empty()) changed.wait_for(lock, kHostBeat);
     }
   } catch (const std::exception& error) {
     const std::scoped_lock lock(mutex);

@@ -179,7 +179,7 @@ std::optional<JobResult> Job::run_first_host() {
     coordinator.serve(store);
     coordinator.open_to_followers(store, workers_, place.run_id);
   };
-  const auto verdict = result_of(run_workers(plan, place));
+  auto verdict = result_of(run_workers(plan, place));
   if (verdict) {
     coordinator.dismiss_followers(verdict->text, verdict->exit_code,
                                   std::min(limit_, grace_ + milliseconds(5'000)));
