@@ -37,8 +37,7 @@ torch_port::ReducerOptions reducer_options(const DdpOptions& options) {
   return out;
 }
 
-// Turns buckets of names into indices into `names`. Throws unless each of these occurs
-// once.
+// Turns buckets of names into indices into `names`. Throws unless each occurs once.
 std::vector<std::vector<size_t>> bucket_indices(
     const std::vector<std::vector<std::string>>& by_name,
     const std::vector<std::string>& names) {
@@ -257,8 +256,7 @@ void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) tr
 }
 
 // Gradient accumulators run on the stream that was current when the model was wrapped. If
-// another one is being recorded, LibTorch breaks the recording before the backward pass
-// reaches a hook.
+// another one is being recorded, LibTorch breaks the recording before a hook runs.
 void DdpCore::State::refuse_capture() const {
   const auto on_device = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
   if (std::ranges::none_of(trained, on_device) || !torch_port::is_capturing()) return;

@@ -65,8 +65,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   bool buffer_sync = true;
   // A static graph's first pass reduces all buckets at its end, inside of no_sync too: the
   // Reducer counts the uses of each parameter until its first reduction, so that must come
-  // after one pass. What later passes accumulate is not disturbed, because the mean of a
-  // mean is itself.
+  // after one pass. Later accumulation is not disturbed: the mean of a mean is itself.
   std::atomic<bool> static_first_pass_done{false};
 
   // Mixed precision: the copies, and whether they are dropped when this forward pass ends.
@@ -113,9 +112,8 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void drop_what_is_in(const c10d::GradBucket& bucket);
   // agreement.cpp: called in each pass that synchronises.
   void check_replicas();
-  // Whether backward() will find the Reducer's hooks. Tensor::set_ (used by torch::load)
-  // and to(dtype) give a parameter another accumulator, so gradients would silently stay
-  // local.
+  // Whether backward() will find the Reducer's hooks. Tensor::set_ (as in torch::load) and
+  // to(dtype) give a parameter another accumulator; gradients would silently stay local.
   bool hooks_in_place() const;
   void refuse_capture() const;
   // Calls into the Reducer; its error about missing gradients gets the parameters' names.

@@ -152,8 +152,7 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
     s.reducer_hook->set_dropped(s.in_backward->parameters());
   }
   set_hook(s.callers_hook, s.hook_group);
-  if (was_on != (s.in_backward != nullptr))
-    s.make_reducer();  // a reducer cannot unlearn it
+  if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't unlearn it
 }
 const std::shared_ptr<InBackward>& DdpCore::in_backward() const {
   return state_->in_backward;

@@ -1,8 +1,7 @@
 // Uneven inputs. A rank is *active* while its loop runs and has *ended* afterwards. Every
 // pass of an active rank begins with an all-reduce to which it adds one. A rank that has
 // ended adds zero, reads from the sum how many are active, and *shadows* that pass: it
-// issues the same collectives in the same order, with zeros. If the sum is zero, all have
-// ended.
+// issues the same collectives in order, with zeros. At a sum of zero all have ended.
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "ddp/core_state.h"

@@ -131,8 +131,7 @@ void LowPrecision::lower(const DdpModel& model) {
   const auto choose = [&](const std::string& name, const at::Tensor& tensor,
                           const std::optional<at::ScalarType>& dtype, bool is_buffer) {
     if (!differs(tensor, dtype)) return;
-    // variable_data() has a version counter of its own, so the tensor's counts only changes
-    // to the copy.
+    // variable_data() has its own version counter: the tensor's counts changes to the copy.
     full.push_back(tensor.variable_data());
     low.push_back(at::empty_like(full.back(), *dtype));
     chosen.push_back({name, tensor, full.back(), is_buffer});

@@ -28,9 +28,8 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
   void watch(const std::vector<at::Tensor>& trained);
   // REQUIRES: nothing is lowered.
   void lower(const DdpModel& model);
-  // Gives these parameters, or all, their own data back, unless they have it already. Then
-  // throws Error if a parameter with a gradient was changed meanwhile, as far as its
-  // version shows.
+  // Gives these parameters, or all, their own data back if they lack it. Then throws Error
+  // if a parameter with a gradient was changed meanwhile, as far as its version shows.
   void restore(const std::vector<at::Tensor>& parameters);
   void restore();
   // Does the same for all, after a forward pass without a backward pass. It also compares

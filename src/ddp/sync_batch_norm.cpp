@@ -76,8 +76,7 @@ Moments join_moments(const ProcessGroup& group, const Moments& own) {
   return joined;
 }
 
-// Computes y = (x - mean) / std of the joined batch. The gradients of mean and std reach
-// all ranks.
+// Computes y = (x - mean) / std of the joined batch. Gradients of both reach all ranks.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,

@@ -38,9 +38,8 @@ inline constexpr double kDefaultRatio = 0.01;
 // Sends the share `ratio` of the values, those of the largest magnitudes, by the two-phase
 // exchange: 6 bytes each. `flat`: see TwoPhase. Throws ConfigError unless 0 < ratio <= 1.
 std::shared_ptr<Hook> make_top_k(double ratio, bool flat);
-// Sends the share `ratio` of the values, drawn anew in each step and the same on all ranks,
-// by one all-reduce without indices. The same seed gives the same draws. Throws as
-// make_top_k.
+// Sends the share `ratio` of the values, drawn anew in each step, the same on all ranks, by
+// one all-reduce without indices. A seed fixes the draws. Throws as make_top_k.
 std::shared_ptr<Hook> make_random_k(double ratio, uint64_t seed);
 
 // The option `ratio` of hooks that send a share of the values.

@@ -152,8 +152,7 @@ class AutoHook : public Hook {
       clock_.begin_window();
     }
     ++steps_;
-    // This is the same on all ranks: settled_ stays as it is while nothing crosses a
-    // network.
+    // All ranks agree: settled_ stays as it is while nothing crosses a network.
     rests_ = settled_ && present_ == 0 && stays_in_memory(comm);
     if (!rests_) clock_.begin_step(Now::now());
   }
@@ -209,8 +208,7 @@ class AutoHook : public Hook {
     return comm.layout().hosts() == 1 && !comm.works_on_device();
   }
 
-  // Rank 0: the hook of the next window, and whether it is settled. Other ranks: room for
-  // it.
+  // Rank 0: the next window's hook, and whether it is settled. Other ranks: room for it.
   at::Tensor decide(const Comm& comm, at::Device device) {
     at::Tensor decision = at::zeros({2}, at::kLong);
     auto* values = decision.mutable_data_ptr<int64_t>();
@@ -264,8 +262,7 @@ class AutoHook : public Hook {
   bool rests_ = false;  // in this step it neither measures nor asks
   int64_t steps_ = 0;
   int64_t step_in_window_ = 0;
-  std::map<std::string, at::Tensor>
-      carried_;  // by parameter: residuals of a hook that was left
+  std::map<std::string, at::Tensor> carried_;  // the residuals of a hook that was left
   // ---- used by any thread
   mutable std::mutex mutex_;
   at::Tensor decision_;

@@ -9,8 +9,7 @@ namespace brigade {
 namespace {
 
 constexpr double kLeastSaving = 0.1;  // as a share of the time of a more exact hook
-constexpr double kOther =
-    1.5;  // times that differ by this factor are not of the same network
+constexpr double kOther = 1.5;        // a greater ratio of times means another network
 constexpr double kQuicker = 4.0 / 3;
 constexpr double kNoise = 1e-3;  // seconds: smaller differences do not mean another network
 constexpr double kChance = 0.5e-3;  // seconds: smaller savings may be chance

@@ -3,8 +3,7 @@
 // Vocabulary. A *window* is a few steps under one hook. The *exact* hook, allreduce, is
 // number 0; the *candidates* follow, from the most exact to the coarsest. A *trial* is a
 // window under a candidate. The tuner has *settled* when it neither measures nor tries. A
-// time *saves* over another if it is less by 10 %, and by more than such times vary by
-// chance.
+// time *saves* over another if it is less by 10 %, and by more than chance explains.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,8 +12,8 @@
 
 namespace brigade {
 
-// The lower quartiles over a window's steps, in seconds. Slower steps were delayed by other
-// work of the machine.
+// The lower quartiles over a window's steps, in seconds. Other work of the machine delayed
+// slower steps.
 struct WindowTimes {
   double step = 0;     // from a step's first bucket to the next step's
   double exposed = 0;  // from the last bucket's start to the end of all buckets

@@ -105,8 +105,7 @@ class BatchedPowerSGD : public PowerSGDBase {
   ErrorMemory errors_;
   using Squares = std::map<std::string, Square>;  // by the bucket's first parameter
   static Squares copied(Squares squares) {
-    for (auto& [name, square] : squares)
-      square.q = square.q.clone();  // the spare never changes
+    for (auto& [name, square] : squares) square.q = square.q.clone();  // the spare is fixed
     return squares;
   }
   Squares squares_;

@@ -19,8 +19,8 @@ void orthogonalize(at::Tensor batch, double epsilon);
 // Does the same for matrices of any shapes.
 void orthogonalize(const std::vector<low_rank::Columns>& matrices, double epsilon);
 
-// Returns q (…, columns, r) with its zero columns replaced by the spare's; they would stay
-// zero for ever.
+// Returns q (…, columns, r) with zero columns, which would stay zero, replaced by the
+// spare's.
 at::Tensor revive(const at::Tensor& q, const at::Tensor& spare);
 
 // Returns what a step leaves behind: `fresh`, or `old` if a gradient was not finite on some
@@ -32,11 +32,10 @@ at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Ten
 at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
                         uint64_t seed, uint64_t draw);
 
-// Returns the number of columns of a nearly square matrix of that many values. It is
-// `width` (of a layer; 0: there is none), or a multiple or fraction of it, if the matrix's
-// factors then are at most 3 % longer than a square's; else it is a square's. So rows of
-// the layer lie below each other or side by side, and the layer's low rank is the matrix's,
-// too.
+// Returns the number of columns of a nearly square matrix of that many values. It is a
+// layer's `width` (0: there is none), or a multiple or fraction, if the factors then are at
+// most 3 % longer than a square's; else a square's. So whole rows of the layer lie below
+// each other or side by side, and the layer's low rank is the matrix's, too.
 int64_t nearly_square_columns(int64_t values, int64_t width);
 
 // Half types are computed in float32.

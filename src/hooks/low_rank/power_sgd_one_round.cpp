@@ -5,8 +5,8 @@
 //
 // Small buckets that follow each other travel *together*, in one message. The first of them
 // *leads*: it waits at the second station until the last one has passed the first, sends
-// all of them, and takes the sum to the third station. The others go there at once, and are
-// served after it.
+// all of them, and takes the sum to the third station. The others go there at once, and
+// follow it.
 #include <ATen/ATen.h>
 
 #include <atomic>
@@ -28,8 +28,8 @@ struct Round {
   const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
 };
 
-// Together, buckets send up to this many values. At 1 Gbit/s they take 0.13 ms, as long as
-// a small message.
+// Together, buckets send up to this many values. At 1 Gbit/s these take 0.13 ms, like a
+// small message.
 constexpr int64_t kTogether = 4096;
 
 // With two ranks and at most this many values, one exchange replaces the all-reduce: the
@@ -58,8 +58,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   using PowerSGDMatrices::PowerSGDMatrices;
   void begin_pass(const HookPass& pass) override;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
-  // Includes the counts of buckets, so that a run resumed from a checkpoint sums in the
-  // same order.
+  // Includes the counts of buckets: a resumed run must sum in the same order.
   HookState state() const override;
   void load_state(const HookState& state) override;
   bool commit() override {

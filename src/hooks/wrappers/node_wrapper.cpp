@@ -6,8 +6,7 @@
 namespace brigade {
 namespace {
 
-// Keys of a rank's state: how the ranks sat on hosts, and that the host's first rank has
-// it.
+// Keys of the state: how ranks sat on hosts, and that the host's first rank has it.
 constexpr const char* kShape = "own.shape";
 constexpr const char* kWithFirst = "own.with_first";
 

@@ -1,5 +1,5 @@
-// Vocabulary. A *branch* is a hook with all rules that name it. A *part* is a branch's
-// share of a bucket.
+// Vocabulary. A *branch* is a hook with all rules that name it. A *part* is its share of a
+// bucket.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -8,8 +8,7 @@ namespace brigade {
 namespace {
 
 // Holds small gradients as one tensor of their own, and puts zeros in their place in the
-// bucket. So the rest need not be copied, and neither affects the other's precision or
-// error.
+// bucket. The rest need not be copied; neither affects the other's precision or error.
 class SmallGradients {
  public:
   SmallGradients(const Bucket& bucket, int64_t below) {
