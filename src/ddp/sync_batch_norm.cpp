@@ -1,6 +1,5 @@
 // Vocabulary. A rank's *moments* are its number of values, their mean, and the sum of their
-// squared distances from it. The moments of all ranks together follow from these without
-// loss (Chan).
+// squared distances from it. They give the moments of all ranks without loss (Chan).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>

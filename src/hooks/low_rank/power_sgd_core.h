@@ -1,4 +1,4 @@
-// The shared code of the two forms of PowerSGD: options, random starts, orthogonalization,
+// Shared by the two forms of PowerSGD: options, random starts, orthogonalization,
 // statistics.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ void orthogonalize(at::Tensor batch, double epsilon);
 // Does the same for matrices of any shapes.
 void orthogonalize(const std::vector<low_rank::Columns>& matrices, double epsilon);
 
-// Returns q (…, columns, r) with zero columns, which would stay zero, replaced by the
+// Returns q (…, columns, r) with columns of zeros, which would stay so, replaced by the
 // spare's.
 at::Tensor revive(const at::Tensor& q, const at::Tensor& spare);
 

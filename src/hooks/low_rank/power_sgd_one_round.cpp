@@ -28,8 +28,8 @@ struct Round {
   const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
 };
 
-// Together, buckets send up to this many values. At 1 Gbit/s these take 0.13 ms, like a
-// small message.
+// Buckets together send up to this many values. At 1 Gbit/s they take as long as a small
+// message, 0.13 ms.
 constexpr int64_t kTogether = 4096;
 
 // With two ranks and at most this many values, one exchange replaces the all-reduce: the

@@ -1,5 +1,4 @@
-// Vocabulary. A *branch* is a hook with all rules that name it. A *part* is its share of a
-// bucket.
+// Vocabulary. A *branch* is a hook with all its rules. A *part* is its share of a bucket.
 #include <ATen/ATen.h>
 
 #include <algorithm>
