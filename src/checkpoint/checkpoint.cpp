@@ -138,7 +138,7 @@ std::vector<std::string> write_set(const std::string& folder, const std::string&
                                    std::span<const CheckpointPart> parts) {
   try {
     return check_same(group, "writing a checkpoint", [&] {
-      // Not earlier: a process that had the folder before has given it back by now.
+      // It claims only now: a process that had the folder before has given it back.
       if (group.rank() == 0) checkpoint::claim_folder(folder);
       return write_mine(folder, set, group.rank(), parts);
     });
