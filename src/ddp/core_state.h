@@ -1,4 +1,4 @@
-// What a DdpCore points at. For the files of this folder only.
+// The state behind a DdpCore. For the files of this folder only.
 #pragma once
 #include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
