@@ -39,7 +39,7 @@ struct ElasticJob::State {
   // Reports that this rank waits. Returns its assignment in the next generation; none when
   // all training is finished. Throws TimeoutError; RendezvousError if the launcher is gone.
   std::optional<Assignment> wait_for_assignment(int64_t step, bool done);
-  // Collective over the members. Afterwards group() is theirs. Throws if it ends meanwhile.
+  // Collective over the members; then group() is theirs. Throws if the generation ends.
   void join(const Assignment& place);
   // Reports that this rank has the generation's state.
   void say_formed();

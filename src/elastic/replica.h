@@ -39,7 +39,7 @@ class Replica {
   // state. Returns the bytes sent; `transfer` gets the time taken.
   int64_t adopt(const ProcessGroup& group, int source, int64_t step,
                 std::chrono::milliseconds& transfer);
-  // What hooks send depends on the layout of the buckets. A rank that is about to leave its
+  // Hooks' messages depend on the layout of the buckets. A rank that is about to leave its
   // group notes the layout. The next group begins with `source`'s; this is collective.
   void note_buckets();
   void take_up_buckets(const ProcessGroup& group, int source);

@@ -116,7 +116,7 @@ struct ElasticTraining::State {
   int64_t save_every = 0;
   int64_t last_step = std::numeric_limits<int64_t>::max();
   bool formed = false;
-  bool has_buckets = false;  // the training's: the generation is formed
+  bool has_buckets = false;  // the Reducer's are the training's: a generation is formed
   bool somebody_waited = false;
   int64_t next_notice = 0;  // after this many finished steps
   std::optional<Clock::time_point> step_began;
