@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
-// The time for the first failure to show after a worker has only lost its peer.
+// How long a peer's own failure may take to show after a worker only lost that peer.
 constexpr milliseconds kSettle{2000};
 // How long after SIGKILL the launcher waits for processes that the kernel cannot end.
 constexpr milliseconds kUnkillable{10'000};

@@ -136,7 +136,7 @@ Actions Coordinator::poll() {
   return actions;
 }
 
-// Returns this host's workers that are no members when all is done: none is needed.
+// Returns this host's workers that are no members: when all is done none is needed.
 std::vector<int> Coordinator::late_workers() const {
   std::vector<int> late;
   for (const auto& [worker, local_rank] : local_ranks_)
@@ -177,8 +177,7 @@ void Coordinator::kill(const std::vector<int>& stuck, Actions& actions) {
   }
 }
 
-// ---- followers
-// -----------------------------------------------------------------------------
+// ---- followers -------------------------------------------------------------------------
 
 void Coordinator::open_to_followers(const c10::intrusive_ptr<c10d::Store>& store,
                                     int workers, const std::string& run_id) {

@@ -27,7 +27,8 @@ class Coordinator : public JobControl {
 
   // Uses the store of the workers. REQUIRES: called once.
   void serve(c10::intrusive_ptr<c10d::Store> store);
-  // Lets other hosts in. `workers`: this host's number. REQUIRES: called after serve().
+  // Lets other hosts in. `workers`: their number on this host. REQUIRES: called after
+  // serve().
   void open_to_followers(const c10::intrusive_ptr<c10d::Store>& store, int workers,
                          const std::string& run_id);
   // Informs all followers that the job is over, and gives them `limit` to leave.
@@ -75,7 +76,7 @@ class Coordinator : public JobControl {
   // Null if the job has one host.
   std::unique_ptr<HostMessages> messages_;
   std::map<int, FollowerState> followers_;
-  std::optional<Time> short_since_;  // since fewer hosts or workers than asked for
+  std::optional<Time> short_since_;  // when hosts or workers became too few
   bool told_finished_ = false;
 };
 

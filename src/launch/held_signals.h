@@ -1,4 +1,4 @@
-// Receives the signals that end a job one by one.
+// Receives, one by one, the signals that end a job.
 #pragma once
 #include "base/signals.h"
 

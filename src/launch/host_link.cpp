@@ -58,8 +58,7 @@ void HostMessages::forget(int follower) {
   heard_.erase(follower);
 }
 
-// ---- the follower
-// --------------------------------------------------------------------------
+// ---- the follower ----------------------------------------------------------------------
 
 // The mutex guards members up to the empty line; the rest is the link thread's alone.
 struct HostLink::Shared : LinkThread {

@@ -9,7 +9,7 @@
 
 namespace brigade::launching {
 
-// What the rest of the job asks of this host's attempt.
+// The requests of the rest of the job to this host's attempt.
 struct Actions {
   std::vector<int> start = {};  // local ranks, of new workers
   std::vector<int> kill = {};   // workers
