@@ -51,7 +51,7 @@ std::string host_name() {
 struct PreparedStore {
   int port = 0;
   StoreOpener open;
-  // If this launcher hosts it: the listening socket, which workers must close.
+  // The listening socket if this launcher hosts the store; workers must close it.
   std::vector<int> descriptors = {};
 };
 

@@ -66,7 +66,7 @@ class Membership {
     bool done = false;
     bool heard = false;
     bool unresponsive = false;
-    Time since;  // of its start, or its assignment
+    Time since;  // when it started, or was assigned
   };
 
   void read_mail(Time now);
