@@ -237,9 +237,7 @@ def kinds():
     assert (caught.value.kind, caught.value.rank) == ("other", 1)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.kind, again.rank, str(again)) == ("other", 1, str(caught.value))
-    with pytest.raises(brigade.HookError) as caught:  # before the pass, from the engine itself
-        step(model, rows())
-    assert (caught.value.kind, caught.value.rank) == ("other", 1)
+    dist.barrier()
     group = dist.new_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=1))
     model = wrap(small_net(), process_group=group)
     brigade.set_hook(model, never)
