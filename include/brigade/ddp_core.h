@@ -39,7 +39,7 @@ namespace brigade {
 struct BRIGADE_API MixedPrecision {
   // Parameters, and the floating-point tensors among forward()'s arguments.
   std::optional<at::ScalarType> param_dtype = {};
-  // A bucket is cast to it for the hook, and the result back, so it is what is sent. Not
+  // A bucket is cast to it for the hook, which sends it, and the result is cast back. Not
   // set: param_dtype. Gradients of sparse embeddings are not cast.
   std::optional<at::ScalarType> reduce_dtype = {};
   // Buffers, from forward() to the end of backward().

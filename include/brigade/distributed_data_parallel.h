@@ -235,7 +235,7 @@ class Argument {
 template <class M>
 class DistributedDataParallelImpl : public torch::nn::Module {
  public:
-  // Collective; see DdpCore for what it checks and throws.
+  // Collective; DdpCore describes its checks and errors.
   DistributedDataParallelImpl(std::shared_ptr<M> module, ProcessGroup group,
                               DdpOptions options = {})
       : torch::nn::Module("DistributedDataParallel"),

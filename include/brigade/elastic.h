@@ -40,7 +40,7 @@ class Optimizer;
 namespace brigade {
 
 struct ElasticJobOptions {
-  // As in ProcessGroupOptions.
+  // The backend, as in ProcessGroupOptions.
   std::string backend = "auto";
   // How long one collective may take; a member that is silent for longer is ended.
   // BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
@@ -68,7 +68,8 @@ class BRIGADE_API ElasticJob {
   std::shared_ptr<State> state_;
 };
 
-// Not collective in an elastic job; otherwise init_process_group(). Throws as that does.
+// Not collective in an elastic job; otherwise calls init_process_group(). Throws the errors
+// of that function.
 BRIGADE_API ElasticJob join_job(const ElasticJobOptions& options = {});
 
 struct ElasticSamplerOptions {
@@ -185,7 +186,7 @@ class BRIGADE_API ElasticTraining {
   void train_locally(const ElasticLocalSGD& options);
   // `apply` makes a step in place of optimizer.step(): scaler.step(optimizer), a schedule.
   void on_step(std::function<void()> apply);
-  // next() ends after so many steps in all, if the epochs do not end before. Every rank
+  // next() ends after `steps` steps in all, or earlier at the end of the epochs. Every rank
   // must call it with the same number, at the same step.
   void end_after(int64_t steps);
   // `tell` is called for every new generation, this rank's first included.

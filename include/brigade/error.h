@@ -25,7 +25,7 @@ enum class Failure {
   rendezvous,  // RendezvousError
   timeout,     // TimeoutError
   peer_lost,   // PeerLostError
-  aborted,     // the group was given up while a rank waited in it
+  aborted,     // the group was aborted while a rank waited in it
 };
 
 // The base class of all exceptions below.

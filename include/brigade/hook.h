@@ -179,7 +179,7 @@ class BRIGADE_API Comm {
   // all-reduce.
   Task<void> reduce_scatter(at::Tensor input, at::Tensor output);
 
-  // Runs body(0, lane), body(1, lane) … side by side, each with a Comm of its own, ends
+  // Runs body(0, lane), body(1, lane) … concurrently, each with a Comm of its own, ends
   // when all have ended, and then throws the first exception. `count` must be equal on all
   // ranks.
   using Body = std::function<Task<void>(int index, Comm& lane)>;
@@ -227,7 +227,7 @@ class BRIGADE_API Hook {
   // True: buckets of sparse gradients come to reduce() too. False: they are averaged as
   // they are.
   virtual bool takes_sparse() const { return false; }
-  // Between steps only. A hook without state keeps the default.
+  // Called between steps only. A hook without state keeps the default.
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState&) {}
   // Drops all state.

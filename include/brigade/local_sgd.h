@@ -91,7 +91,7 @@ struct PeriodicModelAveragerOptions {
 // period-th.
 class BRIGADE_API PeriodicModelAverager : public ModelAverager {
  public:
-  // Collective; see ModelAverager for what it throws.
+  // Collective; ModelAverager describes its errors.
   PeriodicModelAverager(ProcessGroup group, PeriodicModelAveragerOptions options);
 
  protected:
@@ -120,7 +120,7 @@ struct HierarchicalModelAveragerOptions {
 // PeriodicModelAverager if its period divides the warm-up.
 class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
  public:
-  // Collective; see ModelAverager for what it throws.
+  // Collective; ModelAverager describes its errors.
   HierarchicalModelAverager(ProcessGroup group, HierarchicalModelAveragerOptions options);
 
  protected:

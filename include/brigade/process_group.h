@@ -99,16 +99,16 @@ class BRIGADE_API ProcessGroup {
 
   // Collective. A group of the given ranks of this group, numbered in the order given;
   // ranks that are not in it get an empty handle. A group of one is "solo". With a name,
-  // different for each: only the given ranks need to call it, and several threads may, in
-  // any order.
+  // which must differ for each group, only the given ranks need to call it, and several
+  // threads may, in any order.
   ProcessGroup new_group(const std::vector<int>& ranks, const std::string& name = "") const;
   // Collective. Splits into groups of `size` consecutive ranks and returns this rank's;
   // without a size, the ranks of one host. Throws ConfigError unless `size` divides the
   // number of ranks.
   ProcessGroup new_subgroups(std::optional<int> size = std::nullopt) const;
-  // Collective. The same ranks over fresh connections, so that its collectives are ordered
-  // independently of this group's. With a name, different for each: may be called by
-  // several threads in any order.
+  // Collective. A group of the same ranks over new connections, so that its collectives are
+  // ordered independently of this group's. With a name, which must differ for each, several
+  // threads may call it, in any order.
   ProcessGroup duplicate(const std::string& name = "") const;
   // Collective. A name that starts with `what` and that no other call on this group
   // returns; for keys and duplicates.
