@@ -15,8 +15,7 @@ struct Residual {
   at::Tensor sum;  // (rows, columns)
   at::Tensor p;    // (rows, r)
   at::Tensor q;    // (columns, r)
-  // If defined, it holds the sum, must not be changed, and project() moves the sum to
-  // `sum`.
+  // If defined, it holds the sum, and is not changed: project() copies it to `sum`.
   at::Tensor last = {};
   at::Tensor value() const;
 };

@@ -56,8 +56,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   using MakeError = std::function<std::exception_ptr(const HookError& error)>;
   void set_error(MakeError make) { make_error_ = std::move(make); }
 
-  // While it lives, this rank beats as if a bucket were under way: for waiting in a
-  // backward pass before its first bucket.
+  // While it lives, this rank beats (FailureStore::beat) as if a bucket were under way: for
+  // waiting in a backward pass before its first bucket.
   class Waiting {
    public:
     explicit Waiting(Engine& engine);

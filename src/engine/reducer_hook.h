@@ -83,8 +83,8 @@ class ReducerHook : public std::enable_shared_from_this<ReducerHook> {
   // Whether the compared buckets are the Reducer's first ones; empty: none were compared.
   std::optional<bool> agreed_on_first_;
   std::vector<at::Tensor> dropped_;
-  // The number of the pass that drops them at its end. A flag would not do, because a pass
-  // that fails has no end.
+  // The number of the pass that drops them at its end. A flag would not do, because a
+  // failed pass never reaches its end.
   int pass_ = -1;
 };
 

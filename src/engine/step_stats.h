@@ -31,7 +31,7 @@ class BucketCost {
   void issued(const std::string& label, int64_t bytes_sent, int64_t bytes_to_other_hosts);
   // The collective that was issued at `since` is complete.
   void waited(const std::string& label, Clock::time_point since);
-  // Counts gradients of this many bytes for the label, and the time since `since`.
+  // These count gradients of this many bytes, and the time since `since`, for the label.
   void covers(const std::string& label, int64_t bytes);
   void was_under_way(const std::string& label, Clock::time_point since);
 

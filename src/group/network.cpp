@@ -77,7 +77,8 @@ int try_connect(const Address& address, Deadline deadline) {
   return 0;
 }
 
-// Tries each address once. Returns the one that answers; else sets the last error.
+// Tries each address once. Returns the first one that answers; else `error` is the last
+// one's.
 std::optional<Address> first_to_answer(const std::vector<Address>& addresses,
                                        Deadline deadline, int& error) {
   for (const Address& address : addresses) {

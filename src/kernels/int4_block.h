@@ -5,7 +5,7 @@
 // matrix of 32, all 1 and -1: H H = 32. D is a diagonal of 1 and -1 (int4_sign): it also
 // spreads a group of values with one sign, such as gradients behind a ReLU.
 //
-// Block: p = src * factor + residual, filled up with zeros; y = H D p, group by group;
+// Block: p = src * factor + residual, padded with zeros; y = H D p, group by group;
 //        u = the smallest float >= max|y| / 224, code = round(y / (32 u)) in [-7, 7];
 //        decoded = u (D H code), residual = p - decoded.
 // D H code is a whole number, so decoding rounds once. The mean square of p - decoded
@@ -34,7 +34,7 @@ constexpr float int4_sign(unsigned index) {
   return (both & 1) != (both >> 2 & 1) ? -1.0f : 1.0f;
 }
 
-// One pass over memory. `residual` may be empty: then it counts as zero, and none is
+// Makes one pass over memory. `residual` may be empty: then it counts as zero, and none is
 // written. REQUIRES: steps.size() == ceil(src.size() / 128), codes.size() == 64 *
 // steps.size(), residual empty or of src's size; nothing overlaps. Arrays need only their
 // elements' alignment; zero elements are fine.

@@ -18,7 +18,7 @@ namespace brigade::kernels {
 
 inline constexpr std::size_t kInt8Block = 256;
 
-// One pass over memory. `residual` may be empty: then it counts as zero, and none is
+// Makes one pass over memory. `residual` may be empty: then it counts as zero, and none is
 // written. REQUIRES: codes.size() == src.size(), scales.size() == ceil(src.size() / 256),
 // residual empty or of src's size; nothing overlaps. Arrays need only their elements'
 // alignment; zero elements are fine.

@@ -45,9 +45,10 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
                                             c10::intrusive_ptr<c10d::ProcessGroup> group,
                                             const ReducerOptions& options);
 
-// Collects times for the Reducer, which keeps a weak reference only. set_construction_data
-// is never called: it casts the group's backend to the class that the backend's name
-// suggests, and crashes on a wrapper (such as TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
+// Collects times for the Reducer, which keeps a weak reference only.
+// set_construction_data_and_log() is never called: it casts the group's backend to the
+// class that the backend's name suggests, and crashes on a wrapper (such as
+// TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
 std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
 
 // The group that the Reducer reduces over now.
@@ -58,7 +59,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
 int divisor_of(c10d::Reducer& reducer);
 
 // The parameters in each of the Reducer's buckets, in their order. REQUIRES: the caller is
-// inside of a comm hook, or nobody else uses the Reducer.
+// inside of a comm hook, or has the Reducer for itself.
 std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);
 
 // Calls `then` on autograd's thread when the Reducer is done with the present backward

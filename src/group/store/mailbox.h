@@ -5,14 +5,14 @@
 // is its rank.
 // clang-format off
 // Messages from the launcher to a worker:
-//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY the one
-//                        before has ended
+//   place G RANK N,N WHY the worker is RANK in generation G, with these members; the previous
+//                        one ended because of WHY
 //   abort G WHY          generation G is over
 //   wanted G             a newcomer waits: end generation G after a step
 //   finished             all members have ended their training
 // Messages from a worker:
-//   ready STEP DONE      it waits for a `place`; STEP steps are in its state, -1: it has none;
-//                        DONE is 1 at the end of its training
+//   ready STEP DONE      it waits for `place`; its state has STEP steps, -1: no state; DONE
+//                        is 1 at the end of its training
 //   heard G              it knows that G is over, but may still compute
 //   failed G WHY         a collective of generation G failed
 //   formed G             it is in generation G, and has its state

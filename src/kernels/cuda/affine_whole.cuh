@@ -40,8 +40,9 @@ __device__ inline void each_place(std::size_t size, bool from_end, Body body) {
 template <Reading kReading>
 using ReadingIs = std::integral_constant<Reading, kReading>;
 
-// The range of all p's of the grid, which read(full, reading, place, p) gives. The second
-// pass will read `bytes` for each value again, as far as `reading` keeps them.
+// Stores the range of this thread block's p's, which read(full, reading, place, p) gives.
+// The second pass will read `bytes` again for each value; `reading` says whether they stay
+// in the cache.
 template <class Read>
 __device__ inline void find_range(std::size_t size, int bytes, bool aligned, Range* ranges,
                                   Read read) {

@@ -122,7 +122,7 @@ struct CudaKernels {
                              void* stream);
 
   // As in low_rank.h, except that the bits may differ and Q is columns x rank. One launch
-  // for many matrices of one shape.
+  // does many matrices of one shape.
   int (*low_rank_project)(LowRankShape shape, const LowRankMatrix* matrices, int count,
                           void* stream);
   // `partial` has count * parts * columns * rank floats; not needed for one part.
