@@ -5,8 +5,8 @@
 // is its rank.
 // clang-format off
 // Messages from the launcher to a worker:
-//   place G RANK N,N WHY the worker is RANK in generation G, with these members; the previous
-//                        one ended because of WHY
+//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY says
+//                        why the previous one ended
 //   abort G WHY          generation G is over
 //   wanted G             a newcomer waits: end generation G after a step
 //   finished             all members have ended their training
