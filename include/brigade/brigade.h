@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All of brigade.
+// Includes all public headers.
 #pragma once
 #include "brigade/checkpoint.h"
 #include "brigade/compose_hooks.h"

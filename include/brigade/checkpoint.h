@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Saves a training run and takes it up again, to the last bit on the same number of ranks.
+// Saves a training run and resumes it, to the last bit on the same number of ranks.
 //
 //   brigade::DdpOptions options;
 //   const auto saved = brigade::find_checkpoint("run");
@@ -35,14 +35,14 @@
 
 namespace brigade {
 
-// ---- safetensors ------------------------------------------------------------------------
+// ---- Safetensors files ------------------------------------------------------------------
 //
-// Tensors in files: the safetensors format, as Python's `safetensors` reads and writes it,
-// with checksums. Nothing in such a file is ever executed.
+// The format is that of Python's `safetensors`, with checksums added. Nothing in such a
+// file is ever executed.
 
 // A file or its content cannot be used. The text has the path, and says whether the file is
-// missing, not of this format, truncated or corrupt, does not fit, or what the system
-// refused. It is valid UTF-8, whatever bytes of the file it quotes.
+// missing, not of this format, truncated, corrupt, or does not fit, or gives the system's
+// error. It is valid UTF-8, whatever bytes of the file it quotes.
 class BRIGADE_API CheckpointError : public Error {
  public:
   explicit CheckpointError(const std::string& what);
@@ -69,9 +69,9 @@ enum class Checksums : std::uint8_t {
 // as it was.
 BRIGADE_API void save_safetensors(const std::string& path, const SafetensorsFile& content);
 
-// The whole file, on the CPU. Checks everything first: lengths, bounds, overlaps, holes,
-// names, and checksums where the file has them. A file of save_safetensors in which any one
-// byte was changed is refused in either mode. Throws CheckpointError.
+// Returns the whole file, on the CPU. Checks everything first: lengths, bounds, overlaps,
+// holes, names, and checksums where the file has them. A file of save_safetensors with any
+// one byte changed is refused in either mode. Throws CheckpointError.
 BRIGADE_API SafetensorsFile load_safetensors(const std::string& path,
                                              Checksums checksums = Checksums::if_present);
 
@@ -86,40 +86,41 @@ class Optimizer;
 class ShardedOptimizer;
 }  // namespace optim
 
-// What one part of a run stores.
+// The state of one part of a run.
 using PartState = NamedState;
 
-// What is there when a part loads.
+// The saved states of a part that loads.
 struct SavedPart {
-  // A shared part: its one state. A part with a shard a rank: this rank's own, or, at
-  // another number of ranks than it was saved with, all of them, by rank.
+  // A shared part has one state. A per-rank part has this rank's, or, if another number of
+  // ranks saved it, all of them, by rank.
   std::vector<PartState> states = {};
   int saved_ranks = 1;
   int ranks = 1;
   int rank = 0;
 };
 
-// Something that a checkpoint holds, by name. Anything can be one: the functions below make
-// those of brigade and torch, and a program adds its own.
+// A named part of a checkpoint. The functions below make parts for objects of brigade and
+// torch; a program can add its own.
 struct CheckpointPart {
-  // Not empty, without '/', different for each part of a checkpoint.
+  // Must not be empty or contain '/', and must differ between the parts of a checkpoint.
   std::string name = {};
-  // False: equal on all ranks; rank 0's is stored. True: each rank's own is stored.
+  // False: the state is equal on all ranks; rank 0's is stored. True: each rank's is
+  // stored.
   bool per_rank = false;
   // Called by every rank, in the order of the parts; it may use collectives.
   std::function<PartState()> save = {};
-  // Looks at everything that is in `saved`, throws CheckpointError where it does not fit,
-  // and changes nothing. What it returns makes the change; it is called when all parts of
-  // all ranks have found that theirs fit, and must not fail.
+  // Checks everything in `saved`, throws CheckpointError where it does not fit, and changes
+  // nothing. The function it returns makes the change; it is called when all parts of all
+  // ranks fit, and must not fail.
   std::function<std::function<void()>(SavedPart saved)> load = {};
 };
 
-// ---- parts ----
+// ---- Parts ----
 
 // Parameters and buffers, as named_parameters() and named_buffers() name them. Names,
 // shapes and dtypes must match; the first that differs is named. Give it the wrapped model,
-// not DistributedDataParallel: then the checkpoint loads with and without it. All objects
-// given to these functions must outlive the part.
+// not DistributedDataParallel: then the checkpoint loads with and without it. The arguments
+// of all these functions must outlive the part.
 BRIGADE_API CheckpointPart model_part(torch::nn::Module& model, std::string name = "model");
 // State and options of a torch::optim Adam, AdamW, SGD, RMSprop or Adagrad, by the names
 // that `model` gives its parameters; the groups of parameters must match. Options are
@@ -128,91 +129,92 @@ BRIGADE_API CheckpointPart model_part(torch::nn::Module& model, std::string name
 BRIGADE_API CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer,
                                           torch::nn::Module& model,
                                           std::string name = "optimizer");
-// The same of one of brigade/optim, whether it steps in the backward pass or by hand: what
-// it keeps for each parameter of `model`, and its options.
+// The same for an optimizer of brigade::optim, in the backward pass or not: its state for
+// each parameter of `model`, and its options.
 BRIGADE_API CheckpointPart optimizer_part(optim::Optimizer& optimizer,
                                           torch::nn::Module& model,
                                           std::string name = "optimizer");
-// A ZeroRedundancyOptimizer or the hook "zero": state and options, a shard a rank, whatever
-// the number of ranks that loads. Parameters and optimizers must match.
+// State and options of a ZeroRedundancyOptimizer or the hook "zero", a shard a rank. Any
+// number of ranks can load them. Parameters and optimizers must match.
 BRIGADE_API CheckpointPart zero_part(optim::ShardedOptimizer& optimizer,
                                      std::string name = "zero");
-// What the hook keeps, a shard a rank; at another number of ranks combine_states() of it.
+// The hook's state, a shard a rank; another number of ranks loads combine_states() of it.
 // The hook and its options must be those of the run that saved.
 BRIGADE_API CheckpointPart hook_part(DdpCore& core, std::string name = "hook");
 // The layout of the buckets, which find_checkpoint() gives to DdpOptions::first_buckets.
-// Loading does nothing. Saving makes the buckets anew if the next forward pass would.
+// Loading does nothing. Saving rebuilds the buckets if the next forward pass would.
 BRIGADE_API CheckpointPart bucket_part(DdpCore& core);
-// Epoch and position. At another number of ranks the position is that after as many samples
-// in all, rounded down: at most ranks - 1 samples are seen twice. A data loader must be
-// made after loading. Where a loader of torch's prefetches, the position is ahead of the
-// training loop: use brigade's DataLoader, or draw the indices with next().
+// Epoch and position. For another number of ranks the position is computed from the total
+// number of samples, rounded down: at most ranks - 1 samples are seen twice. A data loader
+// must be made after loading. If torch's loader prefetches, the position is ahead of the
+// training loop: use brigade's DataLoader, or get the indices with next().
 BRIGADE_API CheckpointPart sampler_part(DistributedSampler& sampler,
                                         std::string name = "sampler");
-// The same of a DataLoader (brigade/data.h), whose place is the training loop's: it
-// goes there itself. A part of sampler_part() can be loaded too, and the other way round.
+// The same for a DataLoader (brigade/data.h), which has the training loop's position and
+// goes there when it loads. It can load a part of sampler_part(), and the other way round.
 BRIGADE_API CheckpointPart data_loader_part(DataLoaderBase& loader,
                                             std::string name = "sampler");
-// torch's default generators, of the CPU and of the current CUDA device, a shard a rank. At
-// another number of ranks they stay as they are.
+// torch's default generators, of the CPU and of the current CUDA device, a shard a rank.
+// Another number of ranks leaves them unchanged.
 BRIGADE_API CheckpointPart random_part(std::string name = "random");
 // Scale, factors and the count of steps without overflow (brigade/optimizer_in_backward.h);
 // equal on all ranks.
 BRIGADE_API CheckpointPart scaler_part(GradScaler& scaler, std::string name = "scaler");
-// The program's own tensors and values, equal on all ranks or each rank its own; loading
-// replaces the content of `state`.
+// The program's own tensors and values, shared or per rank; loading replaces the content of
+// `state`.
 BRIGADE_API CheckpointPart user_part(PartState& state, bool per_rank = false,
                                      std::string name = "user");
 
-// The step of an averager, or of LocalSGD, whose hook hook_part() stores. Between two means
-// the ranks' parameters and optimizers differ: store these per_rank().
+// The step of an averager, or of LocalSGD; hook_part() stores LocalSGD's hook. Between two
+// means the ranks' parameters and optimizers differ: store these per_rank().
 BRIGADE_API CheckpointPart averager_part(ModelAverager& averager,
                                          std::string name = "averager");
 BRIGADE_API CheckpointPart local_sgd_part(optim::LocalSGD& local,
                                           std::string name = "local_sgd");
-// A shared part with the global parameters, velocity and steps, and a part a rank,
-// NAME.rank, with its own parameters and what the hook keeps; at another number of ranks
-// the mean of these. Give them after model_part; the inner optimizer goes per_rank().
+// A shared part with the global parameters, velocity and steps, and a per-rank part,
+// NAME.rank, with the rank's parameters and its hook's state; another number of ranks loads
+// their mean. Give them after model_part; the inner optimizer goes per_rank().
 BRIGADE_API std::vector<CheckpointPart> diloco_parts(optim::DiLoCo& diloco,
                                                      std::string name = "diloco");
-// The same part, each rank's own stored. At another number of ranks all load rank 0's.
+// The same part, stored for each rank. If another number of ranks loads it, all load rank
+// 0's.
 BRIGADE_API CheckpointPart per_rank(CheckpointPart part);
 
-// ---- checkpoints ----
+// ---- Checkpoints ----
 
 struct CheckpointInfo {
   int64_t step = 0;
-  int ranks = 1;                        // that saved it
+  int ranks = 1;                        // number of ranks that saved it
   std::vector<std::string> parts = {};  // their names
   // For DdpOptions::first_buckets; empty without bucket_part.
   std::vector<std::vector<std::string>> buckets = {};
 };
 
-// The checkpoint in `folder`; none when there is none. Not collective; reads no tensors.
-// Throws CheckpointError when there is something that cannot be used.
+// The checkpoint in `folder`, if there is one. Not collective; reads no tensors. Throws
+// CheckpointError if it cannot be used.
 BRIGADE_API std::optional<CheckpointInfo> find_checkpoint(const std::string& folder);
 
-// Collective, between two steps. Replaces the checkpoint in `folder`, which is made if it
-// is missing and which all ranks must see. A kill at any moment, a full disk or an error
-// leaves the one before, whole. Returns when the new one is there for good; throws
-// CheckpointError on every rank, with the first failing rank's reason, when it is not.
+// Collective, between two steps. Replaces the checkpoint in `folder`, which all ranks must
+// see and which is made if it is missing. After a kill at any moment, a full disk or an
+// error, the previous checkpoint is still whole. Returns when the new one is on the disk;
+// otherwise throws CheckpointError on every rank, with the first failing rank's reason.
 // After a TimeoutError either of the two may be there, whole.
 //
-// The process of rank 0 locks the folder until it ends. Throws CheckpointError when another
-// job has it.
+// The process of rank 0 locks the folder until it ends. Throws CheckpointError if another
+// job has locked it.
 //
-// Files: manifest.safetensors, renamed into place last, which names the others, SET.shared
-// and SET.rank-N, with their checksums. Other files in the folder stay; those of older sets
-// go.
+// The files are SET.shared, SET.rank-N and, renamed into place last, manifest.safetensors,
+// which has their names and checksums. Files of older sets are removed; all other files
+// stay.
 BRIGADE_API void save_checkpoint(const std::string& folder, int64_t step,
                                  const ProcessGroup& group,
                                  std::span<const CheckpointPart> parts);
 
-// Collective. Loads `parts` from the checkpoint in `folder` and gives its step; none, and
-// nothing changed, when there is none. Parts of the checkpoint that were not asked for are
-// passed over; one asked for that it does not have is an error. Throws CheckpointError on
-// every rank, with the first failing rank's reason, when anything is missing, truncated,
-// corrupt or does not fit on any rank; then nothing has changed on any.
+// Collective. Loads `parts` from the checkpoint in `folder` and returns its step; without a
+// checkpoint, changes nothing and returns none. Other parts of the checkpoint are ignored;
+// a part that it does not have is an error. Throws CheckpointError on every rank, with the
+// first failing rank's reason, if anything is missing, truncated, corrupt or does not fit
+// on any rank; then nothing has changed on any.
 BRIGADE_API std::optional<int64_t> load_checkpoint(const std::string& folder,
                                                    const ProcessGroup& group,
                                                    std::span<const CheckpointPart> parts);

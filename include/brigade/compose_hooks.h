@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For hooks made of other hooks: around one, with a part of a bucket for each of several,
-// among some of the ranks, one waiting for another.
+// For hooks made of other hooks: wrappers around one hook, parts of a bucket for several
+// hooks, collectives among some of the ranks, and buckets that wait for each other.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,10 +17,10 @@
 
 namespace brigade {
 
-// ---- hook wrapper -----------------------------------------------------------------------
+// ---- Hook wrappers ----------------------------------------------------------------------
 //
-// Start here to write a hook around another: derive from HookWrapper, and override what is
-// different.
+// Start here to write a hook around another: derive from HookWrapper, and override what
+// differs.
 //
 //   class Scaled : public HookWrapper {
 //    public:
@@ -39,8 +39,9 @@ class BRIGADE_API HookWrapper : public Hook {
   // Throws ConfigError if there is no inner hook.
   explicit HookWrapper(std::shared_ptr<Hook> inner);
 
-  // The wrapper's name and the inner hook's fingerprint. A wrapper whose name does not tell
-  // all of its options overrides it, and includes the inner one.
+  // The wrapper's name and the inner hook's fingerprint. If a wrapper's name does not
+  // contain all of its options, the wrapper overrides this, and includes the inner
+  // fingerprint.
   std::string fingerprint() const override;
   void set_parameters(std::span<const std::string> names) override;
   void begin_pass(const HookPass& pass) override;
@@ -53,19 +54,19 @@ class BRIGADE_API HookWrapper : public Hook {
 
  protected:
   Hook& inner() const { return *inner_; }
-  // Gives what the inner hook makes of the bucket. If the bucket is sparse and the inner
-  // hook does not take such, gives the mean. REQUIRES: the wrapper awaits as often before
-  // it for every bucket (Comm::skip where there is nothing to send), so that the inner
-  // hook's stages come in the buckets' order on one thread.
+  // Returns the inner hook's result for the bucket; the mean, if the bucket is sparse and
+  // the inner hook does not take sparse ones. REQUIRES: for every bucket the wrapper awaits
+  // equally often before this (Comm::skip where there is nothing to send), so that the
+  // inner hook's stages run in the buckets' order on one thread.
   Task<at::Tensor> reduce_inner(Bucket bucket, Comm& comm) const;
 
-  // A result that is still to be multiplied with `scale`.
+  // The final result is `result` times `scale`.
   struct Undivided {
     at::Tensor result;
     double scale = 1;
   };
   // As reduce_inner, for wrappers that touch every gradient anyway. If the inner hook is
-  // the plain mean, returns the undivided sum and a scale. The bits are those of the mean,
+  // the plain mean, returns the undivided sum and a scale. The bits equal the mean's,
   // except at the ends of the number range.
   Task<Undivided> reduce_inner_undivided(Bucket bucket, Comm& comm) const;
 
@@ -73,36 +74,35 @@ class BRIGADE_API HookWrapper : public Hook {
   const std::shared_ptr<Hook> inner_;
 };
 
-// Dense buckets of floating-point gradients come to `inner` as `dtype`, and its result is
-// cast back in place; others come as they are. Named `before`, the inner name, `after`.
+// Casts dense buckets of floating-point gradients to `dtype` for `inner`, and its result
+// back in place; other buckets stay as they are. The hook's name is `before`, the inner
+// name, `after`.
 BRIGADE_API std::shared_ptr<Hook> in_dtype(at::ScalarType dtype,
                                            std::shared_ptr<Hook> inner, std::string before,
                                            std::string after);
 
-// ---- revertible hook --------------------------------------------------------------------
+// ---- Revertible hooks -------------------------------------------------------------------
 //
-// For hooks that keep much from step to step: how elastic training takes back a step that
-// failed without a copy of all that in each step.
+// For hooks with much state: elastic training reverts a step that failed without a copy of
+// that state in each step.
 //
-// A hook without it is asked for its state() after each step. With it, the hook writes what
-// changes into other memory than what it had at the last commit(), so that going back is a
-// change of pointers.
+// Any other hook is asked for its state() after each step. A revertible one writes changes
+// into other memory than the state at the last commit(), so that reverting swaps pointers.
 
 // A base class beside Hook.
 class BRIGADE_API RevertibleHook {
  public:
   virtual ~RevertibleHook() = default;
-  // From now on revert() goes back to the hook's present state. False: it cannot be
-  // done, as with a hook around one that is not revertible; state() is used then. Called
-  // between steps.
+  // From now on revert() goes back to the hook's present state. False: it cannot, as with a
+  // hook around one that is not revertible; then state() is used. Called between steps.
   virtual bool commit() = 0;
-  // All that the hook keeps is again as it was at the last commit(), bit for bit. Called
-  // when no bucket is under way. REQUIRES: commit() has returned true before.
+  // Restores the hook's state as it was at the last commit(), bit for bit. Called when no
+  // bucket is under way. REQUIRES: commit() has returned true before.
   virtual void revert() = 0;
 };
 
-// For hooks around others: the same for any inner hook. One that is not revertible must not
-// keep anything.
+// The same for any inner hook, for use in wrappers. A hook that is not revertible must have
+// no state.
 inline bool commit_hook(Hook& hook) {
   if (auto* revertible = dynamic_cast<RevertibleHook*>(&hook)) return revertible->commit();
   const HookState state = hook.state();
@@ -113,18 +113,18 @@ inline void revert_hook(Hook& hook) {
   revertible ? revertible->revert() : hook.reset();
 }
 
-// ---- group scope ------------------------------------------------------------------------
+// ---- Groups of some ranks ---------------------------------------------------------------
 //
-// A hook's collectives among some of the ranks only.
+// A GroupScope runs a hook's collectives among some of the ranks only.
 
-// While it lives, rank(), size() and the collectives of `comm` are those of `group`, which
-// this rank must be in. So any hook can run among fewer ranks:
+// While it lives, rank(), size() and the collectives of `comm` are those of `group`, to
+// which this rank must belong. So any hook can run among fewer ranks:
 //
 //   GroupScope host(comm, comm.host_group());
 //   co_return co_await inner->reduce(bucket, comm);
 //
-// Different groups of ranks may be at it side by side. Scopes on one Comm must end in the
-// reverse order of their beginning.
+// Different groups may do this at the same time. Scopes on one Comm must end in the reverse
+// order of their beginning.
 class BRIGADE_API GroupScope {
  public:
   GroupScope(Comm& comm, ProcessGroup group);
@@ -137,7 +137,7 @@ class BRIGADE_API GroupScope {
   ProcessGroup before_;
 };
 
-// ---- hook parts -------------------------------------------------------------------------
+// ---- Parts of a bucket ------------------------------------------------------------------
 //
 // Start here to write a hook that gives parts of a bucket to other hooks:
 //
@@ -153,44 +153,45 @@ class BRIGADE_API GroupScope {
 //     co_return bucket.buffer();
 //   }
 
-// Some of a bucket's parameters as a bucket of their own, at the same place in the step.
+// Some of a bucket's parameters as a bucket of their own, with the same index in the step.
 class BRIGADE_API BucketPart {
  public:
-  // `places`: of the parameters in `whole`, ascending. Where their gradients lie side by
-  // side, the part is a view of whole's buffer; else they are copied together, into
-  // `memory` if that is defined: one dimension, of as many elements, of the buffer's dtype
-  // and device. REQUIRES: the bucket is dense.
+  // `places`: the parameters' indices in `whole`, ascending. Where their gradients are
+  // contiguous, the part is a view of whole's buffer; else they are copied, into `memory`
+  // if that is defined: one dimension, as many elements, the buffer's dtype and device.
+  // REQUIRES: the bucket is dense.
   BucketPart(Bucket whole, const std::vector<size_t>& places, at::Tensor memory = {});
 
   const Bucket& bucket() const { return part_; }
-  // `result`, of the part's length, becomes the gradients of its parameters in whole's
+  // Copies `result`, which has the part's length, to its parameters' gradients in whole's
   // buffer. Does nothing where it is there already.
   void put_back(const at::Tensor& result);
 
-  // Whether the gradients of the parameters at `places` lie side by side.
+  // Whether the gradients of the parameters at `places` are contiguous.
   static bool is_view(const std::vector<size_t>& places);
-  // Elements of the part at `places`.
+  // The number of elements of a part.
   static int64_t elements(const Bucket& whole, const std::vector<size_t>& places);
 
  private:
-  at::Tensor in_whole_;                // what the part is a view of; undefined: it is none
-  std::vector<at::Tensor> gradients_;  // of the whole, if the part is no view
+  at::Tensor in_whole_;  // the memory that the part views; undefined: it is a copy
+  std::vector<at::Tensor> gradients_;  // of the whole, if the part is a copy
   Bucket part_;
 };
 
-// The places of the buckets that a hook sees, if it does not see all: the first in a step
-// has the index 0, and one is the last. To be used before the first co_await.
+// Numbers the buckets that a hook sees, if it does not see all: the first in a step has the
+// index 0, and one is the last. To be used before the first co_await.
 class BRIGADE_API BucketSequence {
  public:
-  // How many parameters will come in a step. If it is not told, that is what came in the
-  // step before; in the first step the last of all buckets is the last.
+  // Sets how many parameters will come in a step. The default is the number of the step
+  // before; in the first step, the last of all buckets is the last.
   void expect(int64_t parameters) {
     expected_ = parameters;
     told_ = true;
   }
   // To be called for every bucket of a step, also those that the hook does not see.
   void pass(const Bucket& whole);
-  // `seen`, which has been made of the bucket that was last given to pass(), at its place.
+  // Returns `seen`, made from the bucket last given to pass(), with its index in the
+  // sequence.
   Bucket next(const Bucket& seen);
 
  private:
@@ -201,11 +202,11 @@ class BRIGADE_API BucketSequence {
   bool whole_is_last_ = false;
 };
 
-// While it lives, what `comm` and lanes split from it send counts under a name of its own
-// too: HookStats::parts.
+// While it lives, traffic of `comm` and of lanes split from it also counts under `name` in
+// HookStats::parts.
 class BRIGADE_API TrafficLabel {
  public:
-  // `bytes_before`: of the gradients that this is about.
+  // `bytes_before`: the bytes of the gradients that are sent within.
   TrafficLabel(Comm& comm, std::string name, int64_t bytes_before);
   ~TrafficLabel();
   TrafficLabel(const TrafficLabel&) = delete;
@@ -217,34 +218,34 @@ class BRIGADE_API TrafficLabel {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
-// The state of a hook that is made of others: `from`, the state of the part number `part`,
-// under keys of its own. combine_states() combines each part by itself.
+// For the state of a hook that is made of others: adds `from`, the state of its hook number
+// `part`, under keys of its own. combine_states() combines each by itself.
 BRIGADE_API void add_part_state(HookState& to, int part, const HookState& from);
 BRIGADE_API HookState part_state(const HookState& from, int part);
 
-// ---- semaphore --------------------------------------------------------------------------
+// ---- Semaphores -------------------------------------------------------------------------
 //
-// What hooks wait for besides collectives. A hook must not block its thread, which serves
-// other buckets too; it awaits these instead.
+// A hook must not block its thread, which serves other buckets too; it awaits a semaphore
+// or a latch instead.
 //
-//   Semaphore memory(2);                                  // for two buckets at a time
+//   Semaphore memory(2);                                  // two buckets at a time
 //   …
 //   Semaphore::Permit permit = co_await memory.acquire(comm);
 //
-// Where a lane has to wait it keeps its place: no later bucket overtakes it, so all ranks
-// still issue their collectives in the same order. It counts against the bucket's time
-// limit; a bucket that fails meanwhile gives up its place. What a bucket waits for must
-// come from elsewhere or from an earlier bucket.
+// No later bucket overtakes a lane that waits, so all ranks still issue their collectives
+// in the same order. Waiting counts against the bucket's time limit; a bucket that fails
+// meanwhile stops waiting. The release must come from outside or from an earlier bucket.
 //
-// With NCCL, and alone, a hook runs from beginning to end on one thread, and nobody could
-// release what it waits for: there a wait that can't end at once throws Error.
+// With NCCL, and in a group of one, a hook runs from beginning to end on one thread, so
+// nobody could release it: there a wait that can't end at once throws Error.
 
-// A number of permits. Thread-safe. Permits may outlive it.
+// Thread-safe. Permits may outlive the semaphore.
 class BRIGADE_API Semaphore {
   struct State;
 
  public:
-  // What its owner may do until it ends, or is released. Empty once moved from.
+  // One permit; it goes back to the semaphore when it is destroyed or released. Empty once
+  // moved from.
   class Permit {
    public:
     Permit(Permit&&) noexcept = default;
@@ -258,7 +259,7 @@ class BRIGADE_API Semaphore {
     std::shared_ptr<State> state_;
   };
 
-  // Awaited, gives a Permit.
+  // Gives a Permit when awaited.
   class [[nodiscard]] Acquire {
    public:
     ~Acquire();
@@ -276,22 +277,22 @@ class BRIGADE_API Semaphore {
   };
 
   explicit Semaphore(int permits);
-  // Those who wait get permits in the order in which they came. Await it at once.
+  // Permits are given in the order of the calls. Await the result at once.
   Acquire acquire(Comm& comm) { return Acquire(state_, comm); }
-  // One permit more than there were. May be called by any thread, in a hook or elsewhere.
+  // Adds a permit. May be called by any thread, in a hook or elsewhere.
   void release() noexcept;
 
  private:
   std::shared_ptr<State> state_;
 };
 
-// Opens, for good, when it has been counted down to zero. Thread-safe. For a bucket that
-// must wait until the others are done, for instance.
+// Opens for good when it has been counted down to zero; a bucket can wait for others with
+// it. Thread-safe.
 class BRIGADE_API Latch {
  public:
   explicit Latch(int count);
   ~Latch();
-  // One more to count down. REQUIRES: the latch is not open.
+  // Adds one to the count. REQUIRES: the latch is not open.
   void add();
   void count_down();
   // Ends when the latch is open. The latch must live until then.

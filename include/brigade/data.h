@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Each rank's share of a data set.
+// Each rank's share of a dataset: a sampler, and a loader that makes batches.
 #pragma once
 #include <torch/data/samplers/base.h>
 
@@ -17,9 +17,9 @@
 
 namespace brigade {
 
-// ---- sampler ----------------------------------------------------------------------------
+// ---- Samplers ---------------------------------------------------------------------------
 //
-// A sampler that gives each rank its share of a dataset in every epoch.
+// A sampler gives each rank its share of a dataset in every epoch.
 
 class ProcessGroup;
 
@@ -27,17 +27,17 @@ struct SamplerOptions {
   bool shuffle = true;
   // Must be equal on all ranks. The order of an epoch depends on seed + epoch only.
   uint64_t seed = 0;
-  // How a size that the number of ranks does not divide is made even: false repeats samples
-  // from the beginning of the order, true leaves out its tail.
+  // If the number of ranks does not divide the size: false repeats samples from the
+  // beginning of the order, true leaves out its tail.
   bool drop_last = false;
 };
 
-// Deals a dataset out to the ranks: rank r of n takes every n-th sample from the r-th on,
-// of an order that is the same on all ranks. The indices are those of Python's
-// torch.utils.data.DistributedSampler with the same options.
+// Rank r of n takes every n-th sample from the r-th on, in an order that is the same on all
+// ranks. The indices are those of Python's torch.utils.data.DistributedSampler with the
+// same options.
 //
-// Call set_epoch before each epoch, or every epoch has the same order. Works as the sampler
-// of a torch::data data loader; copies are independent of each other.
+// Call set_epoch before each epoch, or every epoch has the same order. It can be the
+// sampler of a torch::data data loader; copies are independent of each other.
 class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   // Throws ConfigError unless 0 <= rank < ranks.
@@ -46,7 +46,8 @@ class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
   DistributedSampler(size_t dataset_size, const ProcessGroup& group,
                      const SamplerOptions& options = {});
 
-  // Begins the epoch anew. A loader that holds a copy must be made after this call.
+  // Goes to the beginning of the epoch. A loader that holds a copy must be made after this
+  // call.
   void set_epoch(uint64_t epoch);
   uint64_t epoch() const { return epoch_; }
   uint64_t seed() const { return options_.seed; }
@@ -54,16 +55,16 @@ class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
 
   // All of this rank's indices of the epoch, in order.
   const std::vector<size_t>& indices() const { return indices_; }
-  // How many these are: equal on all ranks.
+  // The number of indices(); equal on all ranks.
   size_t size() const { return indices_.size(); }
-  // How many of them next() has given.
+  // The number of them that next() has returned.
   size_t position() const { return position_; }
 
-  // Begins the epoch anew, of a dataset of another size if one is given.
+  // Goes to the beginning of the epoch; `new_dataset_size` changes the size.
   void reset(std::optional<size_t> new_dataset_size = std::nullopt) override;
   // Up to batch_size indices; none at the end of the epoch.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
-  // Epoch and position. Load into a sampler made with the same arguments.
+  // Saves epoch and position. Load into a sampler made with the same arguments.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -79,9 +80,9 @@ class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
   std::vector<size_t> indices_;
 };
 
-// ---- data loader ------------------------------------------------------------------------
+// ---- Data loaders -----------------------------------------------------------------------
 //
-// Batches of a dataset, made ahead of the training loop on a thread, each rank its share.
+// A data loader makes this rank's batches on a thread, ahead of the training loop.
 //
 //   brigade::DataLoader<Batch> loader(
 //       brigade::DistributedSampler(images.size(0), group, {.seed = 1}),
@@ -90,53 +91,53 @@ class BRIGADE_API DistributedSampler : public torch::data::samplers::Sampler<> {
 //   for (int epoch = 0; epoch < 10; ++epoch)
 //     while (auto batch = loader.next()) train(*batch);
 //
-// Its place in the data is that of the training loop, however far it has worked ahead:
-// data_loader_part() (brigade/checkpoint.h) stores it, and a run that is taken up gets the
-// batches that were still to come, to the last bit.
+// Its position is the training loop's, however far it has worked ahead: data_loader_part()
+// (brigade/checkpoint.h) stores it, and a resumed run gets the remaining batches, to the
+// last bit.
 
 struct DataLoaderOptions {
   // ---- changes the result ----
 
-  // Samples a batch of this rank; > 0. The last one of an epoch may be smaller.
+  // Samples in a batch of this rank; > 0. The last batch of an epoch may be smaller.
   std::size_t batch_size = 32;
   // Leaves out a last batch that is smaller.
   bool drop_last = false;
 
   // ---- changes only speed or memory ----
 
-  // Batches that are made ahead; each takes its memory. 0: none, and no thread.
+  // Number of batches that are made ahead and kept in memory. 0: none, and no thread.
   std::size_t prefetch = 2;
   // How long next() waits for a batch before it throws TimeoutError.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-// What a batch is made of.
+// The samples of a batch to be made.
 struct BatchRequest {
   std::vector<std::size_t> indices = {};  // of the dataset
   std::uint64_t epoch = 0;
-  std::size_t position = 0;  // of its first sample among this rank's of the epoch
-  // For random changes of the samples: depends on the sampler's seed, the epoch, the
-  // position and the rank alone, so that a resumed run draws the same. Seed a generator of
-  // your own with it; torch's default one belongs to the training loop's thread.
+  std::size_t position = 0;  // of the first sample, among this rank's of the epoch
+  // A seed for random changes of the samples. It depends on the sampler's seed, the epoch,
+  // the position and the rank alone, so that a resumed run draws the same. Use a generator
+  // of your own: torch's default one belongs to the training loop's thread.
   std::uint64_t seed = 0;
 };
 
-// What DataLoader is without the type of its batches. One training loop drives it.
+// DataLoader without the type of its batches. One training loop drives it.
 class BRIGADE_API DataLoaderBase {
  public:
-  // Of the next batch that next() will give. After the last one of an epoch: the beginning
-  // of the next epoch, once next() has said that there are no more.
+  // Epoch and position of the next batch. After an epoch's last batch they are the next
+  // epoch's beginning as soon as next() has returned none.
   std::uint64_t epoch() const;
   std::size_t position() const;
-  // Samples of this rank in an epoch, and batches that they make.
+  // The number of samples, and of batches, of this rank in an epoch.
   std::size_t size() const;
   std::size_t batches() const;
-  // Goes there, and drops what was made ahead. Waits for the batch that is being made.
+  // Goes to this position, and drops the batches made ahead. Waits for the one being made.
   void seek(std::uint64_t epoch, std::size_t position = 0);
 
  protected:
   using Make = std::function<std::shared_ptr<void>(const BatchRequest&)>;
-  // Throws ConfigError for a batch of nothing or a time limit that is not more than 0.
+  // Throws ConfigError unless the batch size and the time limit are more than 0.
   DataLoaderBase(DistributedSampler sampler, Make make, const DataLoaderOptions& options);
   ~DataLoaderBase();
   DataLoaderBase(DataLoaderBase&&) noexcept;
@@ -154,7 +155,8 @@ template <class Batch>
 class DataLoader : public DataLoaderBase {
  public:
   // `make` is called on the loader's thread, one call at a time, in the order of the
-  // batches. What it throws comes out of next() in its place, and again in the next call.
+  // batches. next() throws its exception in place of that batch, and tries again in the
+  // next call.
   template <class MakeBatch>
   requires std::is_invocable_r_v<Batch, MakeBatch, const BatchRequest&> DataLoader(
       DistributedSampler sampler, MakeBatch make, const DataLoaderOptions& options = {})
@@ -165,8 +167,8 @@ class DataLoader : public DataLoaderBase {
             },
             options) {}
 
-  // The next batch; none at the end of the epoch. The call after that begins the next one.
-  // Throws TimeoutError after the options' time limit.
+  // The next batch; none at the end of the epoch. The call after that begins the next
+  // epoch. Throws TimeoutError after the options' time limit.
   std::optional<Batch> next() {
     const std::shared_ptr<void> batch = take();
     if (!batch) return std::nullopt;

@@ -31,9 +31,9 @@
 
 namespace brigade {
 
-// ---- collect tensors --------------------------------------------------------------------
+// ---- Tensors in results -----------------------------------------------------------------
 //
-// Finds the tensors in what a module's forward() returns.
+// collect_tensors finds the tensors in the result of a module's forward().
 
 namespace detail {
 
@@ -56,15 +56,15 @@ template <class T>
 inline constexpr bool kIsOptional = false;
 template <class T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
-// What holds no tensor and may stand beside one.
+// Types that hold no tensor and may be beside one.
 template <class T>
 concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> ||
     std::is_same_v<T, std::string> || std::is_same_v<T, std::nullopt_t>;
 template <class>
 inline constexpr bool kUnsupported = false;
 
-// Whether a T of the caller's, copied, can have its tensors replaced: what collect_tensors
-// below takes, less what holds none.
+// Whether the tensors in a copy of a T can be replaced: T holds tensors, and
+// collect_tensors takes it.
 template <class T>
 constexpr bool holds_tensors() {
   if constexpr (std::is_same_v<T, at::Tensor> || UserCollectable<T>) {
@@ -141,7 +141,7 @@ struct CollectTensors {
 // Any other type does not compile. The order must be the same in every call.
 inline constexpr detail::CollectTensors collect_tensors{};
 
-// ---- sync batch norm --------------------------------------------------------------------
+// ---- SyncBatchNorm ----------------------------------------------------------------------
 //
 // Batch normalization over the batches of all ranks, as if they were one: for small batches
 // a rank, where each rank's own mean and variance would be too rough.
@@ -150,18 +150,18 @@ inline constexpr detail::CollectTensors collect_tensors{};
 //   brigade::convert_sync_batchnorm(*net, group);
 //   brigade::DistributedDataParallel ddp(net, group);
 
-// Takes what BatchNorm1d, 2d and 3d take, (batch, features, …), and has their options,
-// names of parameters and buffers, and results: with training on, those of one process that
-// has the joined batch, forward and backward; with it off, by the running statistics. The
+// Takes inputs (batch, features, …) like BatchNorm1d, 2d and 3d, with their options and
+// names of parameters and buffers. While training, its results, forward and backward, are
+// those of one process with the joined batch; otherwise it uses the running statistics. The
 // gradients of weight and bias are of this rank's batch; DistributedDataParallel averages
-// them. Ranks may have batches of different sizes, one of them even none. Each forward and
-// each backward pass is collective, and adds one all-reduce of 2 × features + 1 numbers.
+// them. Batches may differ in size between ranks, and may be empty. Each forward and each
+// backward pass is collective, and adds one all-reduce of 2 × features + 1 numbers.
 class BRIGADE_API SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
-  // Collective: makes connections of its own, so that its messages and those of a model's
-  // buckets need no common order.
+  // Collective. Makes connections of its own, so that its messages need no common order
+  // with those of a model's buckets.
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, const ProcessGroup& group);
-  // Over a group that only such layers use.
+  // Makes the layer over a group that only such layers use.
   struct OwnGroup {
     ProcessGroup group;
   };
@@ -182,16 +182,16 @@ class BRIGADE_API SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormI
 };
 TORCH_MODULE(SyncBatchNorm);
 
-// Collective. Puts a SyncBatchNorm, with the same parameters and buffers, in the place of
-// each BatchNorm1d, 2d and 3d inside of `model`, at any depth. A layer can be replaced
-// where a Sequential or a ModuleList holds it. Throws ConfigError, before anything is
-// changed, if a module of another class holds one: C++ fixes the type of such a member;
-// make it a SyncBatchNorm there. Returns the number of layers replaced. To be called before
-// the model is wrapped and before an optimizer is made.
+// Collective. Replaces each BatchNorm1d, 2d and 3d inside of `model`, at any depth, by a
+// SyncBatchNorm with the same parameters and buffers. A layer can be replaced in a
+// Sequential or a ModuleList. Throws ConfigError, before anything is changed, if a module
+// of another class holds one: C++ fixes the type of such a member; make it a SyncBatchNorm
+// there. Returns the number of layers replaced. To be called before the model is wrapped
+// and before an optimizer is made.
 BRIGADE_API int convert_sync_batchnorm(torch::nn::Module& model, const ProcessGroup& group);
 
 // Backward passes of forward passes within its lifetime only accumulate; the first one
-// after it synchronises what has accumulated.
+// after it synchronises the sum.
 class BRIGADE_API [[nodiscard]] NoSync {
  public:
   explicit NoSync(DdpCore& core) : core_(&core), before_(core.gradient_sync()) {
@@ -210,8 +210,8 @@ class BRIGADE_API [[nodiscard]] NoSync {
 };
 
 namespace detail {
-// An argument of forward(), given as T&&: a copy of it that may be changed where it holds
-// tensors, else the argument itself.
+// An argument of forward(), given as T&&: a copy that may be changed if it holds tensors,
+// else the argument itself.
 template <class T>
 class Argument {
   using Value = std::remove_cvref_t<T>;
@@ -230,23 +230,21 @@ class Argument {
 }  // namespace detail
 
 // The module behind DistributedDataParallel. It owns the wrapped one as its child "module",
-// so parameters(), buffers(), train(), to() and torch::save reach it. Wrap a model that is
-// on its device already, and do not change which parameters it has, or which need
-// gradients, afterwards.
+// so parameters(), buffers(), train(), to() and torch::save reach it. Move the model to its
+// device first; afterwards, do not change its parameters, or which of them need gradients.
 template <class M>
 class DistributedDataParallelImpl : public torch::nn::Module {
  public:
-  // Collective; see DdpCore for what it checks and throws.
+  // Collective; DdpCore describes its checks and errors.
   DistributedDataParallelImpl(std::shared_ptr<M> module, ProcessGroup group,
                               DdpOptions options = {})
       : torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
         core_(describe_model(*module_), std::move(group), std::move(options)) {}
 
-  // Calls the wrapped module's forward. brigade::collect_tensors must find the tensors in
-  // what it returns. With mixed precision, forward gets cast copies of the arguments that
-  // hold tensors; arguments of a type that collect_tensors does not know are passed on as
-  // they are.
+  // Calls the wrapped module's forward. brigade::collect_tensors must accept its result.
+  // With mixed precision, forward gets cast copies of the arguments that hold tensors;
+  // arguments of a type that collect_tensors does not know are not changed.
   template <class... Args>
   auto forward(Args&&... args) {
     core_.before_forward();
@@ -277,7 +275,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
     core_.join(loop, options);
   }
 
-  // How gradients are reduced; see DdpCore. ddp->set_hook(make_hook("fp16"))
+  // Sets how gradients are reduced; see DdpCore. ddp->set_hook(make_hook("fp16"))
   void set_hook(std::shared_ptr<Hook> hook, ProcessGroup group = {}) {
     core_.set_hook(std::move(hook), std::move(group));
   }
@@ -319,8 +317,8 @@ template <class Holder, class M>
 concept HolderOf = std::same_as<typename Holder::ContainedType, M>;
 }
 
-// The holder of it, as torch::nn::Linear is for LinearImpl. Made from a module holder or a
-// shared pointer to a module; the type in angle brackets is deduced.
+// The module's holder, as torch::nn::Linear is for LinearImpl. It is made from a module
+// holder or a shared pointer to a module; the type in angle brackets is deduced.
 template <class M>
 class DistributedDataParallel
     : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
@@ -339,7 +337,7 @@ class DistributedDataParallel
   DistributedDataParallel(const Holder& module, ProcessGroup group, DdpOptions options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), std::move(options)) {}
 
-  // The base's own cannot deduce what a forward template returns.
+  // The base class's operator cannot deduce the result of a forward template.
   template <class... Args>
   auto operator()(Args&&... args) {
     return this->get()->forward(std::forward<Args>(args)...);

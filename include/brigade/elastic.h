@@ -13,10 +13,10 @@
 //     });
 //   }
 //
-// Vocabulary. A *generation* is the members of a job from one change of them to the next.
-// When one dies, the others form the next: one that has finished the most steps gives its
-// state to all, and a step that nobody finished is tried again. Nobody is ever ahead by
-// more than one step, so no more than that is lost.
+// Vocabulary. A *generation* is the set of a job's members between two changes of it. When
+// a member dies, the others form the next generation: one that has finished the most steps
+// sends its state to all, and an unfinished step is tried again. Members differ by one step
+// at most, so no more than one step is lost.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -40,26 +40,26 @@ class Optimizer;
 namespace brigade {
 
 struct ElasticJobOptions {
-  // As in ProcessGroupOptions.
+  // The backend, as in ProcessGroupOptions.
   std::string backend = "auto";
   // How long one collective may take; a member that is silent for longer is ended.
   // BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 
-// This process's part in a job. Copies share it.
+// This process's handle to a job. Copies share the job.
 class BRIGADE_API ElasticJob {
  public:
   struct State;
   explicit ElasticJob(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // The members of the present generation. In an elastic job a group of one until the first
-  // ElasticTraining::next(): a newcomer builds its model before it takes part.
+  // The members of the present generation. In an elastic job it is a group of one until the
+  // first ElasticTraining::next(), so that a newcomer can build its model first.
   const ProcessGroup& group() const;
-  // Counts from 0; -1 before the first.
+  // Generations count from 0; -1 before the first.
   int generation() const;
-  // Whether brigade run --elastic started it. If not, the group is that of
-  // init_process_group(), for good, and an error of a collective is the caller's.
+  // Whether brigade run --elastic started the job. If not, the group is that of
+  // init_process_group() and never changes, and errors of collectives go to the caller.
   bool is_elastic() const;
 
   const std::shared_ptr<State>& state() const { return state_; }
@@ -68,7 +68,8 @@ class BRIGADE_API ElasticJob {
   std::shared_ptr<State> state_;
 };
 
-// Not collective in an elastic job; otherwise init_process_group(). Throws as that does.
+// Not collective in an elastic job; otherwise calls init_process_group(). Throws the errors
+// of that function.
 BRIGADE_API ElasticJob join_job(const ElasticJobOptions& options = {});
 
 struct ElasticSamplerOptions {
@@ -78,28 +79,28 @@ struct ElasticSamplerOptions {
   int64_t epochs = 1;
 };
 
-// Deals out a dataset step by step. It counts what all ranks together have consumed, so
-// that the rest of an epoch can be dealt out anew to any number of ranks: every sample of
-// an epoch is trained exactly once.
+// Distributes a dataset step by step. It counts the samples that all ranks together have
+// consumed, so that the rest of an epoch can be distributed to any number of ranks: every
+// sample of an epoch is trained exactly once.
 class BRIGADE_API ElasticSampler {
  public:
   // `batch`: the rows of one rank in one step. Throws ConfigError for zeros.
   ElasticSampler(int64_t samples, int64_t batch, const ElasticSamplerOptions& options = {});
 
   int64_t epoch() const { return epoch_; }
-  // Samples of this epoch in steps that are done.
+  // Samples of this epoch in finished steps.
   int64_t consumed() const { return consumed_; }
   bool at_end() const { return epoch_ >= options_.epochs; }
-  // How many samples the next step takes with so many ranks: batch * ranks; at the end of
-  // an epoch what is left, and in the step before that up to ranks - 1 more, so that no
-  // rank is left without.
+  // The number of samples in the next step with this many ranks: batch * ranks; at the end
+  // of an epoch the rest, and in the step before that up to ranks - 1 more, so that each
+  // rank gets a sample.
   int64_t rows_in_step(int ranks) const;
-  // Those of one rank, whose numbers differ by one at most. Empty: there are fewer samples
-  // left than ranks.
+  // The samples of one rank in the next step. Ranks' numbers of samples differ by one at
+  // most. Empty if fewer samples are left than ranks.
   at::Tensor rows(int rank, int ranks) const;
-  // The step is done.
+  // Counts the step as done.
   void advance(int ranks);
-  // Samples, batch, seed and so on: equal on all ranks.
+  // Samples, batch, seed and so on; must be equal on all ranks.
   std::string describe() const;
   // Epoch and position, for a checkpoint or a newcomer; shared by all ranks.
   CheckpointPart part(std::string name = "sampler");
@@ -115,26 +116,27 @@ class BRIGADE_API ElasticSampler {
   at::Tensor order_;
 };
 
-// Local SGD: see ElasticTraining::train_locally. Equal on all ranks.
+// Options of ElasticTraining::train_locally. Equal on all ranks.
 struct ElasticLocalSGD {
-  // Steps from one meeting to the next; 1 or more.
+  // Steps from one mean of the parameters to the next; 1 or more.
   int64_t period = 16;
-  // DiLoCo's outer step, Nesterov's: 0.7 and 0.9 there. 1 and 0: the plain mean, local SGD.
+  // Nesterov's outer step, as in DiLoCo, which uses 0.7 and 0.9. 1 and 0 give the plain
+  // mean, local SGD.
   double outer_lr = 1;
   double outer_momentum = 0;
 };
 
-// One generation that was formed.
+// A new generation.
 struct ElasticEvent {
   int generation = 0;
   int64_t step = 0;  // finished steps in the state that all members have
   int members = 0;
-  // Why the one before ended; empty for the first.
+  // Why the previous generation ended; empty for the first.
   std::string why = {};
-  // From the moment this rank noticed until it could train again.
+  // Time from the moment this rank noticed until it could train again.
   std::chrono::milliseconds lost{0};
-  // Bytes of state that were handed over; 0: everybody had it. And how long they travelled,
-  // a part of `lost`.
+  // Bytes of state that were sent, and how long that took within `lost`; 0 if all members
+  // had the state.
   int64_t bytes = 0;
   std::chrono::milliseconds transfer{0};
 };
@@ -142,11 +144,11 @@ struct ElasticEvent {
 // Drives the loop of one model. Not thread-safe. Everything it is given must outlive it.
 class BRIGADE_API ElasticTraining {
  public:
-  // Not collective. Throws ConfigError for what cannot go on after a death: optimizers in
-  // the backward pass, ZeRO (its shards die with their rank), optimizers whose state cannot
-  // be saved, a hook with a group of its own.
-  // `optimizer`: torch's, or one of brigade/optim, which then steps all parameters that
-  // have a gradient.
+  // Not collective. Throws ConfigError for things that cannot continue after a death:
+  // optimizers in the backward pass, ZeRO (its shards die with their rank), optimizers
+  // without a state that can be saved, a hook with a group of its own. `optimizer` is
+  // torch's, or one of brigade::optim, which then steps all parameters that have a
+  // gradient.
   template <class M, class Optimizer>
   ElasticTraining(ElasticJob job, DistributedDataParallel<M>& ddp, Optimizer& optimizer,
                   ElasticSampler& sampler)
@@ -155,52 +157,53 @@ class BRIGADE_API ElasticTraining {
                   torch::optim::Optimizer& optimizer, ElasticSampler& sampler);
   ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
                   optim::Optimizer& optimizer, ElasticSampler& sampler);
-  // ZeRO's: throws ConfigError.
+  // Throws ConfigError: ZeRO cannot be used.
   ElasticTraining(ElasticJob job, DdpCore& core, torch::nn::Module& model,
                   optim::ShardedOptimizer& optimizer, ElasticSampler& sampler);
   ~ElasticTraining();
   ElasticTraining(const ElasticTraining&) = delete;
   ElasticTraining& operator=(const ElasticTraining&) = delete;
 
-  // Something else that all ranks have alike and a newcomer needs: a schedule, a mean of
-  // parameters, a GradScaler (scaler_part). Before the first next(), on every rank the
-  // same.
+  // Adds other state that is equal on all ranks and that a newcomer needs: a schedule, a
+  // mean of parameters, a GradScaler (scaler_part). To be called before the first next(),
+  // the same on every rank.
   void keep(CheckpointPart part);
   void keep(std::string name, std::function<PartState()> save,
             std::function<void(const PartState&)> load);
-  // For the day when all die, and for launchers that start everybody again after a death
-  // (torchrun, brigade run --max-restarts): saves a checkpoint in `folder`, which all ranks
-  // see, after every `every`-th step, and the first next() takes up the one that is there.
-  // Before the first next(), on every rank the same. Throws ConfigError unless every >= 1.
+  // Saves a checkpoint in `folder`, which all ranks must see, after every `every`-th step;
+  // the first next() loads the one that is there. This covers the death of all members, and
+  // launchers that restart all workers after a death (torchrun, brigade run
+  // --max-restarts). To be called before the first next(), the same on every rank. Throws
+  // ConfigError unless every >= 1.
   void checkpoint(std::string folder, int64_t every);
-  // Local SGD, or DiLoCo: gradients are not averaged, and no hook runs; each rank steps its
-  // own parameters, and every `period` steps these become their mean over whoever is a
-  // member then, at the end of the training too. Who survives a death keeps its own
-  // parameters and optimizer state; a newcomer begins with those of one member. What a rank
-  // that dies has learned since the last meeting is gone, and so may be the rows of one
-  // step of a rank that survives. Before the first next(), on every rank the same. Throws
-  // ConfigError for options out of range.
+  // Chooses local SGD, or DiLoCo: gradients are not averaged, and no hook runs; each rank
+  // steps its own parameters, and every `period` steps, and at the end, these become their
+  // mean over the present members. A survivor of a death keeps its own parameters and
+  // optimizer state; a newcomer begins with those of one member. A death loses the dead
+  // rank's progress since the last mean, and perhaps the rows of one step of a survivor. To
+  // be called before the first next(), the same on every rank. Throws ConfigError for
+  // options out of range.
   void train_locally(const ElasticLocalSGD& options);
-  // What makes a step in place of optimizer.step(): scaler.step(optimizer), a schedule.
+  // `apply` makes a step in place of optimizer.step(): scaler.step(optimizer), a schedule.
   void on_step(std::function<void()> apply);
-  // next() ends after so many steps in all, if the epochs do not end before. Every rank
-  // says the same at the same step.
+  // next() ends after `steps` steps in all, or earlier at the end of the epochs. Every rank
+  // must call it with the same number, at the same step.
   void end_after(int64_t steps);
-  // Called when a generation was formed, this rank's first included.
+  // `tell` is called for every new generation, this rank's first included.
   void on_generation(std::function<void(const ElasticEvent&)> tell);
 
   // Collective. The rows that this rank trains on in the next step; none at the end of the
-  // last epoch, when all ranks have come there. Forms the first generation, and the next
-  // one when somebody waits to join. A rank without samples of its own, at the end of an
-  // epoch, gets one that another rank has; its gradients do not count.
+  // last epoch, when all ranks have reached it. Forms the first generation, and a new one
+  // when newcomers wait. At the end of an epoch, a rank without samples gets one that
+  // another rank also has; its gradients do not count.
   std::optional<at::Tensor> next();
   // Collective. Drops the gradients, calls `pass`, which runs forward and backward, and
-  // makes a step of the optimizer. True: the step is done. False: a member was lost
-  // meanwhile; those who are left have formed the next generation, and next() deals the
-  // rows out again. Exceptions of `pass` itself pass through.
+  // makes a step of the optimizer. True: the step is done. False: a member was lost; the
+  // others have formed the next generation, and next() distributes the rows again.
+  // Exceptions of `pass` itself are thrown on.
   bool step(const std::function<void()>& pass);
 
-  // Finished steps, of all generations.
+  // The number of finished steps of all generations.
   int64_t steps() const;
   const ProcessGroup& group() const;
   const std::vector<ElasticEvent>& events() const;

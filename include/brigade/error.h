@@ -10,25 +10,25 @@
 #error "Brigade needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
 #endif
 
-// What libbrigade.so shows to programs that use it. Everything else in it is hidden: each
-// class of a public header, and each function that is not defined there, carries the mark.
+// Exports a name from libbrigade.so. Everything else in it is hidden, so each class of a
+// public header, and each function that is not defined there, is marked with it.
 #define BRIGADE_API [[gnu::visibility("default")]]
 
 namespace brigade {
 
-// What an error is about. Texts are for people: a program decides by the type of an
-// exception, or by this.
+// Kinds of errors. Texts are for people: a program decides by the type of an exception, or
+// by this.
 enum class Failure {
-  other,       // nothing of what follows, such as an exception of a hook's own
+  other,       // none of the following, such as an exception of a hook's own
   config,      // ConfigError
   mismatch,    // MismatchError
   rendezvous,  // RendezvousError
   timeout,     // TimeoutError
   peer_lost,   // PeerLostError
-  aborted,     // the group was given up while a rank waited in it
+  aborted,     // the group was aborted while a rank waited in it
 };
 
-// The base of all of them.
+// The base class of all exceptions below.
 class BRIGADE_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -54,7 +54,7 @@ class BRIGADE_API PeerLostError : public Error {
  public:
   explicit PeerLostError(const std::string& text, std::optional<int> rank = std::nullopt)
       : Error(text), rank_(rank) {}
-  // The lost rank, by its number in the job; none where nothing tells which it was.
+  // The lost rank, by its number in the job; none where it is not known.
   std::optional<int> rank() const { return rank_; }
 
  private:
@@ -65,17 +65,17 @@ class BRIGADE_API MismatchError : public Error {
  public:
   using Error::Error;
 };
-// What came out of backward() when a hook or one of its collectives failed, on this rank or
-// on another. All ranks throw it, with the same text, kind and rank.
+// A hook or one of its collectives failed, on this rank or on another; thrown by
+// backward(). All ranks throw it, with the same text, kind and rank.
 class BRIGADE_API HookError : public Error {
  public:
   explicit HookError(const std::string& text, Failure kind = Failure::other,
                      std::optional<int> rank = std::nullopt)
       : Error(text), kind_(kind), rank_(rank) {}
-  // What the first rank to fail has met: `other` if its hook threw an exception of its own.
+  // The kind of the first failure: `other` if the hook threw an exception of its own.
   Failure kind() const { return kind_; }
-  // Whose failure it was, by its number in the job: the rank whose hook threw, that is
-  // gone, or that nothing is heard of. None where that cannot be told.
+  // The rank that failed, by its number in the job: its hook threw, it is gone, or it is
+  // silent. None where it is not known.
   std::optional<int> rank() const { return rank_; }
 
  private:

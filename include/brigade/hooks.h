@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hooks of the library: by name, by PyTorch's DDPCommHookType, by parameter; and names
-// for hooks of your own.
+// The library's hooks: by name, by PyTorch's DDPCommHookType, by rules for parameters; and
+// names for hooks of your own.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,9 +17,7 @@
 
 namespace brigade {
 
-// ---- registry ---------------------------------------------------------------------------
-//
-// Hooks by name, and by PyTorch's DDPCommHookType.
+// ---- Hooks by name ----------------------------------------------------------------------
 
 enum class DDPCommHookType {
   ALLREDUCE,
@@ -40,62 +38,61 @@ struct TorchHook {
   // In torch.distributed.algorithms.ddp_comm_hooks: "default_hooks.fp16_compress_hook".
   // Empty: PyTorch has none.
   std::string_view name = {};
-  // What one step of it may be off by, as HookEntry::tolerance; it adds up less exactly.
+  // As HookEntry::tolerance, for PyTorch's hook, which may sum less exactly.
   double tolerance = 0;
-  // Where it cannot be used, and how it fails there. `over_gloo_with_buckets`: over Gloo,
-  // where there are two buckets or more.
+  // Where it cannot be used; `why` says how it fails there. `over_gloo_with_buckets`: over
+  // Gloo, with two buckets or more.
   Fails fails = Fails::never;
   std::string_view why = {};
 };
 
-// One row of the table of hooks, which the command line, Python, the contract tests and the
-// docs read.
+// One row of the table of hooks. The command line, Python, the contract tests and the docs
+// read it.
 struct HookEntry {
   std::string_view name;
   std::string_view summary;
   // Names of its options, in the order in which help shows them.
   std::vector<std::string_view> options = {};
-  // What the contract tests hold it to, as a relative error of the mean of one step
-  // (Frobenius norm); negative: the result is not a mean.
+  // The contract tests' bound on the relative error of one step's mean (Frobenius norm);
+  // negative: the result is not a mean.
   double tolerance = 0;
-  // Whether one step may be further off because the rest is fed back in the next.
+  // Whether one step may be less exact because its error is fed back in the next.
   bool error_feedback = false;
-  // Whether it is made of other hooks, which its options name: no way of its own to send
-  // gradients.
+  // Whether it is made of other hooks, named in its options, and sends nothing itself.
   bool of_hooks = false;
-  // How it is shown in a run of a hundred steps, where its defaults would hardly begin to
-  // work: "powersgd:rank=2,start=10". Empty: by its name.
+  // Its text for runs of a hundred steps, where its defaults would hardly begin to work:
+  // "powersgd:rank=2,start=10". Empty: its name.
   std::string_view in_short_runs = {};
-  // How `auto` tries it: "powersgd:rank=2,start=0". Empty: not unless it is told to.
+  // Its text as a candidate of `auto`: "powersgd:rank=2,start=0". Empty: it is none by
+  // default.
   std::string_view as_candidate = {};
   TorchHook torch = {};
 };
 BRIGADE_API std::span<const HookEntry> hook_table();
 
 // "fp16", "powersgd:rank=2,start=10", "fp16+powersgd": a name with options, and wrappers
-// (fp16, bf16, node, small) before it, each followed by '+'. Options may stand in
-// parentheses too, "powersgd(rank=2,start=10)", where one hook's text is a part of
-// another's. Throws ConfigError that lists what is known and, for a near miss, the likely
-// one.
+// (fp16, bf16, node, small) before it, each followed by '+'. Options may also be in
+// parentheses, "powersgd(rank=2,start=10)", where one hook's text is a part of another's.
+// Throws ConfigError that lists what is known and, for a near miss, the likely one.
 BRIGADE_API std::shared_ptr<Hook> make_hook(std::string_view spec);
 BRIGADE_API std::shared_ptr<Hook> make_hook(DDPCommHookType type);
-// The spec that make_hook(type) stands for, e.g. "powersgd:rank=2".
+// The text of make_hook(type), e.g. "powersgd:rank=2".
 BRIGADE_API std::string_view hook_spec(DDPCommHookType type);
 
-// Any inner hook on a bucket cast to half, its result cast back.
+// Casts buckets to half for any inner hook, and its result back.
 BRIGADE_API std::shared_ptr<Hook> fp16_compress_wrapper(std::shared_ptr<Hook> inner);
 BRIGADE_API std::shared_ptr<Hook> bf16_compress_wrapper(std::shared_ptr<Hook> inner);
 
-// Any inner hook between hosts only: the ranks of a host add up exactly, the first of each
-// takes the sum to the inner hook, among the first ranks of all hosts, and gives its result
-// to the others. Where no host has several ranks, or there is but one host, it is the inner
-// hook. State is the first ranks' alone: a state that was saved under one division into
-// hosts can be loaded under the same, or, by combine_states(), under any. REQUIRES: the
-// inner hook awaits 12 collectives at most, one after the other.
+// Runs the inner hook between hosts only: the ranks of a host sum exactly, the first rank
+// of each host reduces the sum with the inner hook, among the first ranks of all hosts, and
+// broadcasts the result on its host. If no host has several ranks, or there is one host
+// only, every rank runs the inner hook. Only the first ranks have state: a saved state can
+// be loaded under the same layout of hosts, or, by combine_states(), under any. REQUIRES:
+// the inner hook awaits 12 collectives at most, one after the other.
 BRIGADE_API std::shared_ptr<Hook> node_wrapper(std::shared_ptr<Hook> inner);
 
-// Vectors, and other gradients of fewer than `below` values, are averaged exactly, beside
-// what `inner` makes of the rest. "small+int8" is text for it, and "int8:small=1024".
+// Averages vectors, and other gradients of fewer than `below` values, exactly, while
+// `inner` reduces the rest. As text: "small+int8", "int8:small=1024".
 inline constexpr int64_t kSmall = 1024;
 BRIGADE_API std::shared_ptr<Hook> exact_small_wrapper(std::shared_ptr<Hook> inner,
                                                       int64_t below = kSmall);
@@ -106,50 +103,49 @@ void register_ddp_comm_hook(DDPCommHookType type, Ddp& ddp, ProcessGroup state =
   ddp->set_hook(make_hook(type), std::move(state));
 }
 
-// ---- register hook ----------------------------------------------------------------------
+// ---- Hooks of your own ------------------------------------------------------------------
 //
-// A name for a hook of your own, so that it can be chosen where hooks are chosen by text:
+// register_hook() names a hook of your own, so that it can be chosen by text:
 // make_hook("mine:k=3"), behind a wrapper ("fp16+mine"), in a program's own options.
 
-// What stood behind the name, "k=3,exact=1", by key.
+// The options after the name, "k=3,exact=1", by key.
 using HookArguments = std::map<std::string, std::string>;
 using HookFactory = std::function<std::shared_ptr<Hook>(const HookArguments& arguments)>;
 
 // From now on make_hook() knows `name` in this process: register it on every rank, at the
-// start of main(). The factory is called once for each hook that is made; it throws
-// ConfigError for arguments that it does not know. The hook's fingerprint should name them:
-// ranks compare it.
+// start of main(). The factory is called once for each hook; it throws ConfigError for
+// unknown arguments. The hook's fingerprint should contain them: ranks compare it.
 //
-// The table of the library's own hooks stays as it is: bench, plan and selftest do not list
-// yours. Throws ConfigError when the name is taken, by the table too, or is not made of
-// letters, digits and '_'. Thread-safe.
+// The table of the library's own hooks does not change: bench and selftest do not list
+// yours. Throws ConfigError when the name is taken, by the table too, or has characters
+// other than letters, digits and '_'. Thread-safe.
 BRIGADE_API void register_hook(std::string_view name, HookFactory factory);
 
-// ---- rules ------------------------------------------------------------------------------
+// ---- Rules ------------------------------------------------------------------------------
 //
-// A hook for each kind of parameter, chosen by name.
+// Rules choose a hook for each parameter, by its name.
 
 struct Rule {
-  // Of names of parameters, as in "encoder.*.bias": '*' stands for any text, also with
-  // dots and also empty, '?' for one character.
+  // A pattern for names of parameters, "encoder.*.bias": '*' stands for any text, also with
+  // dots or empty, '?' for one character.
   std::string pattern = {};
   std::shared_ptr<Hook> hook = {};
 };
 
-// The first rule that fits a parameter's name decides. Inside a bucket each hook gets its
-// own parameters as a bucket of its own, all side by side; where they do not lie together
-// they are copied out and back. One hook may stand in several rules. As text, for
+// The first rule that fits a parameter's name decides. Each hook gets its parameters of a
+// bucket as a bucket of their own, and all run at the same time; parameters that are not
+// contiguous are copied out and back. One hook may be in several rules. As text, for
 // make_hook: "rules:*.bias=allreduce;embed.*=fp16;*=int8".
 //
 // Throws ConfigError for no rules, a rule without pattern or hook, and rules behind "*",
 // which no parameter reaches; when the hook is set, for a parameter that no rule fits.
-// HookStats::parts has what each hook sent.
+// HookStats::parts has each rule's traffic.
 BRIGADE_API std::shared_ptr<Hook> rules(std::vector<Rule> list);
 
-// ---- power sgd --------------------------------------------------------------------------
+// ---- PowerSGD ---------------------------------------------------------------------------
 //
-// PowerSGD: gradients as low-rank matrices (Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS
-// 2019).
+// PowerSGD sends gradients as low-rank matrices (Vogels, Karimireddy, Jaggi: PowerSGD,
+// NeurIPS 2019).
 
 struct CompressionStats {
   double rate = 0;  // before / after; 0 while nothing was compressed
@@ -166,7 +162,7 @@ struct PowerSGDOptions {
   int64_t start_powerSGD_iter = 1000;
   // A matrix is compressed only if that makes it smaller by more than this factor.
   double min_compression_rate = 2;
-  // Add in the next step what this step lost.
+  // Add each step's error to the gradients of the next step.
   bool use_error_feedback = true;
   // Start from the last step's Q instead of a random one.
   bool warm_start = true;
@@ -181,8 +177,8 @@ struct PowerSGDOptions {
   // ---- changes only speed or memory
   // Steps between two reports of the compression statistics.
   int64_t compression_stats_logging_frequency = 10'000;
-  // Gets each report, on the thread that runs the hook; must not throw. Empty: it becomes a
-  // line of LibTorch's log, at the level INFO.
+  // Gets each report, on the thread that runs the hook; must not throw. Empty: reports go
+  // to LibTorch's log, at the level INFO.
   std::function<void(int64_t iteration, const CompressionStats& stats)> report = nullptr;
   // Compress matrices of one shape in one batched product.
   bool batch_tensors_with_same_shape = false;
@@ -193,11 +189,12 @@ class BRIGADE_API PowerSGDHook : public Hook {
   virtual CompressionStats compression_stats() const = 0;
 };
 
-// Each matrix of a bucket by itself; vectors and matrices too small to gain go uncompressed
-// with the P's in one all-reduce; the Q's follow in a second, unless `rounds` is 1. Keeps
-// errors and Q's by parameter. Throws ConfigError for options out of range.
+// Compresses each matrix of a bucket by itself. Vectors and matrices too small to gain are
+// sent uncompressed with the P's in one all-reduce; the Q's follow in a second, unless
+// `rounds` is 1. Keeps errors and Q's by parameter. Throws ConfigError for options out of
+// range.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_power_sgd(PowerSGDOptions options = {});
-// The whole bucket as one matrix, nearly square: faster, coarser.
+// Compresses the whole bucket as one matrix, nearly square: faster, coarser.
 BRIGADE_API std::shared_ptr<PowerSGDHook> make_batched_power_sgd(
     PowerSGDOptions options = {});
 

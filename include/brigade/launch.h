@@ -14,27 +14,27 @@
 
 namespace brigade {
 
-// Which of a worker's two output streams are meant.
+// A choice of a worker's two output streams.
 enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, all = 3 };
-// One choice for every worker, and other choices for some local ranks.
+// A choice for every worker, with exceptions for some local ranks.
 struct StreamChoice {
   Streams all = Streams::none;
   std::map<int, Streams> by_local_rank = {};
 };
 
-// A job that goes on when workers die, see brigade/elastic.h. With nodes > 1, hosts may
-// come and go while it trains: node 0's launcher has the store and decides, and every other
-// node_rank says no more than that this host joins.
+// Options of a job that goes on when workers die, see brigade/elastic.h. With nodes > 1,
+// hosts may come and go while it trains: node 0's launcher has the store and decides; any
+// other node_rank only means that this host joins.
 struct ElasticLaunch {
-  // Fewer than these do not train: they wait for replacements, or the job ends.
+  // Fewer workers do not train: they wait for replacements, or the job ends.
   int min_workers = 1;
-  // Hosts, 1 to nodes: training begins when so many are there. With fewer, those who are
-  // left wait for others, `rendezvous` at most; more than `nodes` are turned away.
+  // Training begins with this many hosts, 1 to nodes. If fewer are left, they wait for
+  // others, `rendezvous` at most; hosts beyond `nodes` are refused.
   int min_nodes = 1;
-  // A worker that died is replaced by a new one, max_restarts times in all.
+  // A dead worker is replaced by a new one, max_restarts times in all.
   bool replace = false;
-  // How long those who are left wait for a replacement before they go on without it: then
-  // it joins after a step.
+  // How long survivors wait for a replacement before they continue without it; it then
+  // joins after a step.
   std::chrono::milliseconds grace{0};
 };
 
@@ -42,55 +42,54 @@ struct LaunchOptions {
   // -- Who takes part --
 
   // Hosts of the job. With more than one, every host runs its own launcher with the same
-  // nodes, master_addr and master_port, and a node_rank of its own; node 0's hosts the
-  // store.
+  // nodes, master_addr and master_port, and a node_rank of its own; the launcher of node 0
+  // hosts the store.
   int nodes = 1;
   int node_rank = 0;
-  // Where the store listens: an address or name of node 0's host. Everybody who reaches it
-  // can take part in the job, or end it.
+  // Where the store listens: an address or name of node 0's host. Anyone who can reach it
+  // can join the job, or end it.
   std::string master_addr = "127.0.0.1";
   // 0: a free port, on one host only.
   std::uint16_t master_port = 0;
-  // TORCHELASTIC_RUN_ID of the workers. Empty: made up. Launchers of several hosts that
-  // were given different ones are of two jobs, and refuse each other.
+  // TORCHELASTIC_RUN_ID of the workers. Empty: generated. Launchers that were given
+  // different ones belong to two jobs, and refuse each other.
   std::string run_id = {};
   // Further variables of the workers.
   std::map<std::string, std::string> environment = {};
-  // How often all workers are started again after one has failed; in an elastic job how
-  // many workers are replaced.
+  // How often all workers are restarted after one has failed; in an elastic job, how many
+  // workers are replaced.
   int max_restarts = 0;
-  // None: the first worker that fails ends the attempt.
+  // If not set, the first worker that fails ends the attempt.
   std::optional<ElasticLaunch> elastic = {};
 
   // -- Time limits --
 
-  // Between SIGTERM and SIGKILL to workers that do not end. BRIGADE_GRACE (seconds, 0 to
-  // 86400) changes the default of 5 s.
+  // Time between SIGTERM and SIGKILL to workers that do not end. BRIGADE_GRACE (seconds, 0
+  // to 86400) changes the default of 5 s.
   std::optional<std::chrono::milliseconds> grace = {};
-  // For the whole of one attempt; none: no limit.
+  // Limit of one attempt; none: no limit.
   std::optional<std::chrono::milliseconds> wall = {};
-  // For the launchers of several hosts to find each other, and for one of them to be
-  // silent. BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
+  // Limit for the launchers of several hosts to find each other, and for the silence of
+  // one. BRIGADE_TIMEOUT (seconds) changes the default of 300 s.
   std::optional<std::chrono::milliseconds> rendezvous = {};
 
   // -- Output --
 
-  // True: what workers write appears line by line, "[rank] " before it. False: they write
-  // to this process's own stdout and stderr, and failure reports lack their last lines.
+  // True: workers' output appears line by line, after "[rank] ". False: they write to this
+  // process's own stdout and stderr, and failure reports lack their last lines.
   bool prefix = true;
   // A folder for logs and error files: DIR/brigade_RUN_ID_XXXXXX/attempt_K/LOCAL_RANK/
   // {stdout.log, stderr.log, error.json}; XXXXXX makes the folder a new one. Empty: a
   // fresh temporary folder, removed at the end unless it has logs.
   std::string log_dir = {};
-  // Streams that go to files instead of the console, and to files as well as to the
-  // console.
+  // Streams that go to files only, and streams that go to files and the console.
   StreamChoice redirects = {};
   StreamChoice tee = {};
   // Only these local ranks appear on the console; empty: all.
   std::vector<int> local_ranks_filter = {};
 };
 
-// How one worker came to its end.
+// How one worker ended.
 struct WorkerFailure {
   int rank = 0;
   int local_rank = 0;
@@ -100,7 +99,7 @@ struct WorkerFailure {
   // Exactly one of the two is not 0.
   int exit_code = 0;
   int signal = 0;
-  // From its error file; empty when it wrote none.
+  // The message in its error file; empty when it wrote none.
   std::string message = {};
   // The last lines it wrote to stderr.
   std::vector<std::string> last_lines = {};
@@ -114,11 +113,11 @@ class BRIGADE_API LaunchError : public Error {
   LaunchError(const std::string& report, int exit_code,
               std::optional<WorkerFailure> failure = {})
       : Error(report), exit_code_(exit_code), failure_(std::move(failure)) {}
-  // What a launching program should exit with: the worker's exit code, or 128 + its signal;
-  // 128 + the signal that ended the launcher; 124 for the wall limit; 127 for a program
-  // that cannot be found, 126 for one that cannot be run.
+  // The exit code for a launching program: the worker's exit code, or 128 + its signal; 128
+  // + the signal that ended the launcher; 124 for the wall limit; 127 for a program that
+  // cannot be found, 126 for one that cannot be run.
   int exit_code() const { return exit_code_; }
-  // The worker that failed first, on whichever host; none when the job was interrupted.
+  // The worker that failed first, on any host; none when the job was interrupted.
   const std::optional<WorkerFailure>& failure() const { return failure_; }
 
  private:
@@ -127,19 +126,17 @@ class BRIGADE_API LaunchError : public Error {
 };
 
 // Forks `workers` processes that call `function` with their rank, and returns when all have
-// returned. In each the variables that torchrun sets are there, so init_process_group()
-// finds its peers. An exception that leaves `function` is that worker's failure.
+// returned. Each has the variables that torchrun sets, so init_process_group() finds its
+// peers. An exception that leaves `function` is that worker's failure.
 //
 // When one worker fails, the others are ended: SIGTERM, `grace`, SIGKILL, each to the whole
-// process group. Then all are started again, `max_restarts` times at most, or LaunchError
-// is thrown. SIGINT, SIGTERM, SIGHUP and SIGQUIT that come meanwhile are passed on to the
-// workers and end the job with LaunchError. When this process dies, by SIGKILL too, so do
-// the workers.
+// process group. Then all are restarted, `max_restarts` times at most, or LaunchError is
+// thrown. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the workers and end the job
+// with LaunchError. When this process dies, by SIGKILL too, the workers die.
 //
-// REQUIRES: the calling process has one thread; it throws ConfigError otherwise, for a fork
-// would copy locks that nobody will ever release. Torch's thread pools count: compute in
-// the workers. Throws ConfigError (options), RendezvousError (store, other hosts),
-// LaunchError.
+// REQUIRES: the calling process has one thread; otherwise it throws ConfigError, because a
+// fork would copy locks that are never released. Torch's thread pools count: compute in the
+// workers. Throws ConfigError (options), RendezvousError (store, other hosts), LaunchError.
 BRIGADE_API void launch(int workers, const std::function<void(int rank)>& function,
                         const LaunchOptions& options = {});
 
@@ -149,14 +146,13 @@ BRIGADE_API void launch(int workers, const std::function<void(int rank)>& functi
 BRIGADE_API void launch(int workers, const std::vector<std::string>& command,
                         const LaunchOptions& options = {});
 
-// OMP_NUM_THREADS for each of `workers` on this host: max(1, cores / workers). launch()
-// sets it where the variable is not set.
+// The default of OMP_NUM_THREADS that launch() sets for each of `workers` on this host:
+// max(1, cores / workers).
 BRIGADE_API int threads_per_worker(int workers);
 
-// For the main() of a worker program: calls `function`, and gives the exit code that main()
-// should return. An exception is printed to stderr, and written to TORCHELASTIC_ERROR_FILE
-// where a launcher has set that, so that it can show the cause: 2 for ConfigError, 1 for
-// others.
+// For the main() of a worker program: calls `function`, and returns main()'s exit code: 0,
+// 2 for ConfigError, 1 for other exceptions. An exception is printed to stderr, and written
+// to TORCHELASTIC_ERROR_FILE if a launcher has set that, so that it can show the cause.
 BRIGADE_API int record_errors(const std::function<void()>& function);
 
 }  // namespace brigade

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training with fewer exchanges: ranks train by themselves and average their parameters
-// from time to time.
+// Training with less communication: ranks train locally and average their parameters from
+// time to time.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -20,9 +20,10 @@
 
 namespace brigade {
 
-// ---- model averager ---------------------------------------------------------------------
+// ---- Model averagers --------------------------------------------------------------------
 //
-// Brings the parameters of ranks that train apart together again, every so many steps.
+// A model averager averages the parameters of ranks that train locally, every so many
+// steps.
 //
 //   brigade::PeriodicModelAverager averager(group, {.period = 16, .warmup_steps = 100});
 //   for (…) {
@@ -31,34 +32,34 @@ namespace brigade {
 //     averager.average_parameters(net->parameters());
 //   }
 //
-// With gradients that are averaged among few ranks only: brigade/local_sgd.h.
+// LocalSGD, below, also averages gradients among some of the ranks.
 
-// Collective. Every parameter becomes its mean over the group, on all ranks the same bits.
-// Half types are averaged in float32. Gives the bytes that this rank sent. Throws
-// ConfigError for a parameter that is no dense tensor of floating point.
+// Collective. Every parameter becomes its mean over the group, with the same bits on all
+// ranks. Half types are averaged in float32. Returns the bytes that this rank sent. Throws
+// ConfigError for a parameter that is not a dense floating-point tensor.
 BRIGADE_API int64_t average_parameters(const std::vector<at::Tensor>& parameters,
                                        const ProcessGroup& group);
 
-// Counts steps and knows at which ones parameters are averaged, and over whom. All ranks
-// call it with the same parameters, whether they have gradients or not.
+// Counts steps and decides when, and over which group, parameters are averaged. All ranks
+// pass the same parameters, with or without gradients.
 class BRIGADE_API ModelAverager {
  public:
   virtual ~ModelAverager() = default;
 
-  // Collective, after each step of the optimizer. Averages, if this is a step to do so, and
-  // counts it. Says whether it did.
+  // Collective, after each step of the optimizer. Averages if it is due at this step, and
+  // counts the step. Returns whether it averaged.
   bool average_parameters(const std::vector<at::Tensor>& parameters);
-  // Collective. Averages over all ranks now, whatever step it is, and counts nothing: at
-  // the end of training, before parameters are saved or judged.
+  // Collective. Averages over all ranks at once, and counts no step. For the end of
+  // training, before parameters are saved or evaluated.
   void average_now(const std::vector<at::Tensor>& parameters);
 
-  // Steps counted so far, from 0: what a checkpoint must keep.
+  // The number of steps so far; a checkpoint must keep it.
   int64_t step() const { return step_; }
-  // On all ranks the same, 0 or more (ConfigError).
+  // Must be the same on all ranks, and 0 or more (ConfigError).
   void set_step(int64_t step);
   int64_t warmup_steps() const { return warmup_steps_; }
   const ProcessGroup& group() const { return group_; }
-  // By this rank, since it was made.
+  // Bytes sent by this rank since construction.
   int64_t bytes_sent() const { return bytes_sent_; }
   // Name and options, readable.
   const std::string& fingerprint() const { return fingerprint_; }
@@ -79,18 +80,18 @@ class BRIGADE_API ModelAverager {
 };
 
 struct PeriodicModelAveragerOptions {
-  // Steps from one mean to the next; 1 or more. 1 sends as much as averaging gradients
-  // would, and overlaps nothing: it is warned about.
+  // Steps from one mean to the next; 1 or more. 1 logs a warning: it sends as much as
+  // averaging gradients would, without overlap.
   int64_t period = 1;
   // Steps before the first mean; 0 or more. Meanwhile gradients should be averaged.
   int64_t warmup_steps = 0;
 };
 
-// The mean over all ranks at step warmup_steps (steps count from 0), and then at every
+// Averages over all ranks at step warmup_steps (steps count from 0), and then at every
 // period-th.
 class BRIGADE_API PeriodicModelAverager : public ModelAverager {
  public:
-  // Collective; see ModelAverager for what it throws.
+  // Collective; ModelAverager describes its errors.
   PeriodicModelAverager(ProcessGroup group, PeriodicModelAveragerOptions options);
 
  protected:
@@ -100,7 +101,7 @@ class BRIGADE_API PeriodicModelAverager : public ModelAverager {
   const int64_t period_;
 };
 
-// At every period-th step, the mean over groups of `group_size` consecutive ranks.
+// Averages over groups of `group_size` consecutive ranks at every period-th step.
 struct AveragingLevel {
   int64_t period = 1;
   int group_size = 1;
@@ -114,12 +115,12 @@ struct HierarchicalModelAveragerOptions {
   int64_t warmup_steps = 0;
 };
 
-// At most one mean a step: that of the largest period that divides the step, counted from
-// the very first, 0, as PyTorch does. So one level equals PeriodicModelAverager if its
-// period divides the warm-up.
+// Averages at most once a step: at the level with the largest period that divides the step.
+// As in PyTorch, steps count from 0 with the warm-up; so a single level equals
+// PeriodicModelAverager if its period divides the warm-up.
 class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
  public:
-  // Collective; see ModelAverager for what it throws.
+  // Collective; ModelAverager describes its errors.
   HierarchicalModelAverager(ProcessGroup group, HierarchicalModelAveragerOptions options);
 
  protected:
@@ -134,9 +135,9 @@ class BRIGADE_API HierarchicalModelAverager : public ModelAverager {
 
 namespace brigade::optim {
 
-// ---- inner step -------------------------------------------------------------------------
+// ---- Inner steps ------------------------------------------------------------------------
 //
-// One step of an optimizer of any kind, for what does something after each.
+// An inner step is one step of an optimizer of any kind.
 
 using InnerStep = std::function<void()>;
 
@@ -146,8 +147,8 @@ BRIGADE_API InnerStep step_each(
     std::vector<at::Tensor> parameters);
 }
 
-// An optimizer of torch::optim (or anything with step()) steps what it was made with; one
-// of brigade::optim (or anything with step_param) steps those of `parameters` that have a
+// An optimizer of torch::optim (or any type with step()) steps its own parameters; one of
+// brigade::optim (or any type with step_param) steps those of `parameters` that have a
 // gradient. `optimizer` must outlive the result.
 template <class T>
 InnerStep inner_step(T& optimizer, std::vector<at::Tensor> parameters) {
@@ -171,40 +172,40 @@ InnerStep inner_step(T& optimizer, std::vector<at::Tensor> parameters) {
 
 namespace brigade {
 
-// ---- post local sgd ---------------------------------------------------------------------
+// ---- Post-local SGD ---------------------------------------------------------------------
 //
-// Post-local SGD: gradients are averaged over all ranks at first, then only among few (Lin,
-// Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020).
+// In post-local SGD gradients are averaged over all ranks at first, then only in subgroups
+// (Lin, Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020).
 //
-// From then on the groups of ranks go different ways: something must bring their parameters
-// together again. brigade::optim::LocalSGD (brigade/local_sgd.h) owns this hook
-// and what does so; use it unless you have a reason not to. For that reason the hook is not
-// in the table of hooks either: no row there lets replicas differ for good.
+// From then on the subgroups' parameters differ, and something must average them.
+// brigade::optim::LocalSGD, below, owns this hook and an averager; use it unless you have a
+// reason not to. The hook is not in the table of hooks, where no row lets replicas differ
+// for good.
 
 // The names are PyTorch's.
 struct PostLocalSGDOptions {
   // ---- changes the result
-  // Before the start: the ranks to average over. Empty: those that the model's hook has.
+  // The ranks to average over before the start. Empty: those of the model's hook.
   ProcessGroup group = {};
-  // From the start on. Empty: the ranks of one host.
+  // The ranks to average over from the start on. Empty: the ranks of one host.
   ProcessGroup subgroup = {};
-  // Backward passes that average over all; 0 or more.
+  // The start: the number of backward passes that average over all; 0 or more.
   int64_t start_localSGD_iter = 0;
-  // False: from the start on gradients stay as they are.
+  // False: from the start on, gradients are not averaged.
   bool post_local_gradient_allreduce = true;
 };
 
 class BRIGADE_API PostLocalSGDHook : public HookWrapper {
  public:
   using HookWrapper::HookWrapper;
-  // Backward passes so far; from start_localSGD_iter on they are local.
+  // The number of backward passes so far; from start_localSGD_iter on they are local.
   virtual int64_t iteration() const = 0;
-  // Between two passes, on all ranks the same; 0 or more.
+  // To be called between two passes, the same on all ranks; 0 or more.
   virtual void set_iteration(int64_t iteration) = 0;
 };
 
-// `inner` does the averaging, over all or among few; empty: all-reduce. Its state is part
-// of this hook's. Throws ConfigError for options out of range.
+// `inner` averages, over all ranks or a subgroup; empty: all-reduce. Its state is part of
+// this hook's. Throws ConfigError for options out of range.
 BRIGADE_API std::shared_ptr<PostLocalSGDHook> make_post_local_sgd(
     PostLocalSGDOptions options = {}, std::shared_ptr<Hook> inner = {});
 
@@ -220,31 +221,30 @@ class OutputArchive;
 
 namespace brigade::optim {
 
-// ---- post local sgd optimizer -----------------------------------------------------------
+// ---- PostLocalSGDOptimizer --------------------------------------------------------------
 //
-// PyTorch's PostLocalSGDOptimizer: steps an optimizer, then averages the parameters. It
-// needs the hook of brigade/local_sgd.h beside it, with a start that is the
-// averager's warm-up; brigade/local_sgd.h has all of them in one.
+// PyTorch's PostLocalSGDOptimizer steps an optimizer, then averages the parameters. It
+// needs a PostLocalSGDHook with a start equal to the averager's warm-up; LocalSGD, below,
+// has all of them in one.
 
-// A learning-rate scheduler takes optimizer(), which is any of torch::optim's.
+// Give optimizer(), an optimizer of torch::optim, to a learning-rate scheduler.
 class BRIGADE_API PostLocalSGDOptimizer {
  public:
   // Throws ConfigError if one of them is null.
   PostLocalSGDOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                         std::shared_ptr<ModelAverager> averager);
 
-  // Collective, when the averager's step is one to average at. Gives what the optimizer's
-  // step gives.
+  // Collective if the averager averages at this step. Returns the optimizer's result.
   at::Tensor step(std::function<at::Tensor()> closure = {});
-  // Also where gradients are views into buckets.
+  // Works with bucket views too.
   void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   ModelAverager& averager() { return *averager_; }
 
-  // What the optimizer saves, and the averager's step. A file without that, as the
-  // optimizer alone writes it, loads with a warning, and the step is 0. torch::save and
-  // torch::load work too.
+  // Saves the optimizer and the averager's step. A file without that step, as the optimizer
+  // alone writes it, loads with a warning, and the step is 0. torch::save and torch::load
+  // work too.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
@@ -258,11 +258,11 @@ BRIGADE_API torch::serialize::OutputArchive& operator<<(
 BRIGADE_API torch::serialize::InputArchive& operator>>(
     torch::serialize::InputArchive& archive, PostLocalSGDOptimizer& optimizer);
 
-// ---- local sgd --------------------------------------------------------------------------
+// ---- LocalSGD ---------------------------------------------------------------------------
 //
-// Local SGD: ranks train apart and meet every so many steps. One object owns all that
-// takes: the hook that stops averaging gradients over all ranks, the averager that brings
-// parameters together, and the one warm-up of both.
+// In local SGD ranks train locally and average their parameters every so many steps. A
+// LocalSGD owns the hook that stops averaging gradients over all ranks, the averager of the
+// parameters, and the warm-up of both.
 //
 //   brigade::optim::LocalSGD local(ddp, optimizer, {.warmup_steps = 100, .period = 16});
 //   for (…) {
@@ -277,27 +277,28 @@ struct LocalSGDOptions {
   // ---- changes the result
   // Steps at the beginning in which gradients are averaged over all ranks; 0 or more.
   int64_t warmup_steps = 0;
-  // Afterwards: steps from one mean of the parameters over all ranks to the next; 1 or
-  // more.
+  // Steps from one mean of the parameters over all ranks to the next, after the warm-up; 1
+  // or more.
   int64_t period = 0;
   // Instead of `period`: HierarchicalModelAverager's.
   std::vector<AveragingLevel> levels = {};
-  // The ranks that go on averaging gradients among themselves. Empty: those of one host.
+  // The ranks that average gradients among themselves after the warm-up. Empty: those of
+  // one host.
   ProcessGroup subgroup = {};
-  // False: they do not, every rank is for itself.
+  // False: after the warm-up, no gradients are averaged.
   bool post_local_gradient_allreduce = true;
 };
 
 // Must live as long as the model is trained, and so must the optimizer. Between two means
-// the ranks' parameters differ: finish() before they are saved or judged. Buffers are still
-// rank 0's before each forward pass, over all ranks, if the model has any: with
-// DdpOptions::broadcast_buffers = false they stay local. Not inside of join(): the first
-// pass there throws.
+// the ranks' parameters differ: call finish() before they are saved or evaluated. Rank 0
+// still broadcasts its buffers before each forward pass, unless
+// DdpOptions::broadcast_buffers is false. Not inside of join(): the first pass there
+// throws.
 class BRIGADE_API LocalSGD {
  public:
-  // Collective, between two iterations. The hook that the model has now, or all-reduce,
-  // goes on averaging its gradients, among fewer ranks after the warm-up. Throws
-  // ConfigError for bad options, MismatchError if they differ between ranks.
+  // Collective, between two iterations. The model's present hook, or all-reduce, averages
+  // its gradients, among fewer ranks after the warm-up. Throws ConfigError for bad options,
+  // MismatchError if they differ between ranks.
   template <class T>
   LocalSGD(DdpCore& core, T& optimizer, LocalSGDOptions options)
       : LocalSGD(inner_step(optimizer, core.parameters()), core, std::move(options)) {}
@@ -313,21 +314,21 @@ class BRIGADE_API LocalSGD {
   LocalSGD& operator=(const LocalSGD&) = delete;
 
   // Collective, after each backward pass that synchronises: steps the optimizer, then
-  // averages the parameters if it is time. Throws Error if the model has another hook
-  // meanwhile.
+  // averages the parameters if that is due. Throws Error if the model has been given
+  // another hook.
   void step();
-  // Collective. All ranks get the mean of the parameters, now.
+  // Collective. All ranks get the mean of the parameters.
   void finish();
 
-  // Steps so far, and whether the next one is local.
+  // The number of steps so far, and whether the next one is local.
   int64_t steps() const;
   bool is_local() const;
   ModelAverager& averager();
   PostLocalSGDHook& hook();
-  // By this rank since construction: for gradients and for parameters.
+  // Bytes sent by this rank since construction, for gradients and for parameters.
   int64_t bytes_sent() const;
 
-  // For checkpoints: on all ranks the same, 0 or more.
+  // For checkpoints. Must be the same on all ranks; 0 or more.
   void set_steps(int64_t steps);
 
  private:
@@ -344,11 +345,12 @@ class Module;
 
 namespace brigade::optim {
 
-// ---- diloco -----------------------------------------------------------------------------
+// ---- DiLoCo -----------------------------------------------------------------------------
 //
-// DiLoCo: ranks train apart for many steps, with any optimizer, and then agree on one step
-// of an outer optimizer (Douillard et al.: DiLoCo, 2023; Streaming DiLoCo, 2025). Sends a
-// small part of what averaging gradients does: for ranks that are far from each other.
+// In DiLoCo ranks train locally for many steps, with any optimizer, and then make one
+// common step of an outer optimizer (Douillard et al.: DiLoCo, 2023; Streaming DiLoCo,
+// 2025). It sends a small fraction of the bytes of averaging gradients: for slow links
+// between ranks.
 //
 //   brigade::optim::DiLoCo diloco(*net, optimizer, group, {.period = 100});
 //   for (…) {
@@ -360,9 +362,9 @@ namespace brigade::optim {
 //
 // Vocabulary. The *global* parameters g are equal on all ranks; a rank's own, θ, move away
 // from them. After `period` *inner* steps the *difference* g - θ is averaged over the ranks
-// to d, and the *outer* step is Nesterov's: v = μ v + d, g = g - η (d + μ v), θ = g.
-// A rank may stand for several: give each rank of a DistributedDataParallel group the same
-// data-parallel model, and DiLoCo the group of one rank from each.
+// to d, and the *outer* step is Nesterov's: v = μ v + d, g = g - η (d + μ v), θ = g. A rank
+// may stand for several: wrap the model in DistributedDataParallel over each group of near
+// ranks, and give DiLoCo a group with one rank from each.
 
 // Equal on all ranks.
 struct DiLoCoOptions {
@@ -373,20 +375,20 @@ struct DiLoCoOptions {
   double outer_lr = 0.7;
   // μ; 0 to less than 1. 0 keeps no velocity.
   double outer_momentum = 0.9;
-  // Parts of the model that are exchanged at different times, the f-th at step f H / P of
-  // each period: the same bytes in smaller portions. 1 to `period`, and to the number of
-  // parameters.
+  // P, the number of fragments of the model that are exchanged at different times, the f-th
+  // at step f H / P of each period: the same bytes in smaller portions. 1 to `period`, and
+  // to the number of parameters.
   int64_t fragments = 1;
-  // Inner steps from the start of an exchange to its use, τ: it travels meanwhile. 0 to
-  // less than `period`.
+  // Inner steps from the start of an exchange to the use of its result, τ. 0 to less than
+  // `period`.
   int64_t delay = 0;
   // How much of its own parameters a rank keeps, α: θ = (1 - α) g + α θ. 0 to less than 1;
-  // with a delay 0.5 keeps some of what was learned meanwhile.
+  // with a delay, 0.5 keeps some of the progress made meanwhile.
   double mixing = 0;
-  // How differences are averaged: make_hook("int8"). Empty: all-reduce.
+  // Averages the differences: make_hook("int8"). Empty: all-reduce.
   std::shared_ptr<Hook> hook = {};
-  // Rank 0's parameters replace those of the others at construction. False: the caller has
-  // made them equal.
+  // Rank 0's parameters replace those of the others at construction. False: they are equal
+  // already.
   bool init_sync = true;
 
   // ---- changes only speed or memory
@@ -395,11 +397,11 @@ struct DiLoCoOptions {
 };
 
 // Not thread-safe: one training loop drives it. The model and the optimizer must outlive
-// it. Every function that says "collective" is called by all ranks, in the same order.
+// it. All ranks call the "collective" functions, in the same order.
 class BRIGADE_API DiLoCo {
  public:
-  // Collective. Of the model's parameters, those that need gradients. Throws ConfigError
-  // for bad options, MismatchError if options or models differ between ranks.
+  // Collective. Takes the model's parameters that need gradients. Throws ConfigError for
+  // bad options, MismatchError if options or models differ between ranks.
   template <class T>
   DiLoCo(torch::nn::Module& model, T& optimizer, ProcessGroup group,
          DiLoCoOptions options = {})
@@ -414,28 +416,28 @@ class BRIGADE_API DiLoCo {
   DiLoCo(const DiLoCo&) = delete;
   DiLoCo& operator=(const DiLoCo&) = delete;
 
-  // Collective. The inner step, and what is due after it.
+  // Collective. Makes the inner step, and the exchange that is due after it.
   void step();
-  // Collective. An exchange of everything, now: all ranks get the same parameters. At the
-  // end of training, before they are saved or judged.
+  // Collective. Exchanges everything: all ranks get the same parameters. To be called at
+  // the end of training, before they are saved or evaluated.
   void finish();
 
-  // Inner steps so far.
+  // The number of inner steps so far.
   int64_t steps() const;
   // Exchanges whose mean was not finite, because a rank's parameters were not. They change
-  // no global parameter, and every rank starts again from these; each is warned about.
+  // no global parameter, every rank restarts from these, and a warning is logged.
   int64_t rejected() const;
-  // Of the exchanges; a step there is one exchange of one fragment.
+  // Statistics of the exchanges; a step there is one exchange of one fragment.
   HookStats stats() const;
 
-  // As a checkpoint stores it; diloco_parts (brigade/checkpoint.h) does. Equal on all
-  // ranks: global parameters, velocity, steps, means that wait for their use. Waits for
-  // what is under way.
+  // For checkpoints, as diloco_parts (brigade/checkpoint.h) stores it. Equal on all ranks:
+  // global parameters, velocity, steps, means not used yet. Waits for exchanges under way.
   OptimizerState state();
-  // Of this rank: its parameters, and what the hook keeps.
+  // This rank's parameters, and its hook's state.
   HookState rank_state();
-  // Look first, throw ConfigError where something does not fit; what they return makes the
-  // change. Several rank states, of another number of ranks, are averaged.
+  // These check first, and throw ConfigError where something does not fit; the functions
+  // they return make the change. If another number of ranks saved them, rank states are
+  // averaged.
   std::function<void()> read_state(OptimizerState state);
   std::function<void()> read_rank_state(std::vector<HookState> states);
 

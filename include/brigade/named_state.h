@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors and texts by name: what something keeps from step to step, as a checkpoint stores
-// it and as it travels between ranks.
+// Tensors and texts by name: the state of an object, as a checkpoint stores it and as it is
+// sent between ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -24,23 +24,22 @@ class Optimizer;
 
 namespace brigade::optim {
 
-// ---- functional -------------------------------------------------------------------------
+// ---- Functional optimizers --------------------------------------------------------------
 //
-// What an optimizer needs to step in the backward pass, and an adapter that gives it to
+// The interface that an optimizer needs to step in the backward pass, and an adapter for
 // those of torch::optim.
 
-// step_param changes `parameter` by one step with `gradient`, which it leaves alone. It is
-// called by threads of the engine, by one at a time, with gradients disabled.
+// step_param changes `parameter` by one step with `gradient`, which it leaves alone.
+// Threads of the engine call it, one at a time, with gradients disabled.
 template <class T>
 concept FunctionalOptimizer = requires(T& optimizer, const at::Tensor& parameter,
                                        const at::Tensor& gradient) {
   optimizer.step_param(parameter, gradient);
 };
 
-// Any optimizer of torch::optim except LBFGS, which needs all gradients at once. It steps
-// the parameters that the optimizer was made with, each with the options of its group.
-// Learning rates are changed in the optimizer's own options, and the optimizer keeps its
-// state.
+// Adapts any optimizer of torch::optim except LBFGS, which needs all gradients at once. It
+// steps the parameters that the optimizer was made with, each with the options of its
+// group. The optimizer keeps its state, and its own options set learning rates.
 class BRIGADE_API TorchOptimizer {
  public:
   explicit TorchOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
@@ -57,7 +56,7 @@ class BRIGADE_API TorchOptimizer {
 BRIGADE_API std::shared_ptr<TorchOptimizer> functional(
     std::shared_ptr<torch::optim::Optimizer> optimizer);
 
-// A parameter, and what it steps with.
+// A parameter and its gradient.
 struct ParameterStep {
   at::Tensor parameter = {};
   at::Tensor gradient = {};
@@ -68,7 +67,7 @@ struct ParameterStep {
 struct Stepper {
   std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)> step;
   std::string description = "optimizer";
-  // Many at once. Empty: one after the other.
+  // Steps many parameters at once. Empty: they step one after the other.
   std::function<void(const std::vector<ParameterStep>& steps)> step_all = nullptr;
 
   void all(const std::vector<ParameterStep>& steps) const {
@@ -103,10 +102,10 @@ Stepper stepper_of(std::shared_ptr<T> optimizer) {
   return stepper;
 }
 
-// ---- optimizer --------------------------------------------------------------------------
+// ---- Optimizers -------------------------------------------------------------------------
 //
-// Functional optimizers: they step one parameter at a time, with a gradient that is handed
-// to them, and so can work while other gradients are still on their way.
+// These optimizers get the gradient as an argument and step one parameter at a time, so
+// they can work while other gradients still arrive.
 //
 //   brigade::optim::Adam adam({.lr = 1e-3});
 //   adam.step_param(parameter, gradient);
@@ -118,26 +117,27 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 // each parameter, and the options.
 using OptimizerState = NamedState;
 
-// What an optimizer keeps for one parameter.
+// An optimizer's state for one parameter.
 struct Slots {
   at::Tensor parameter = {};
   int64_t step = 0;
   std::vector<at::Tensor> tensors =
       {};  // by the optimizer's slot names; undefined until used
 
-  // The tensor of that number, made with `fill` in every element if it is not there yet.
+  // The tensor at `index`; if it is undefined yet, it is made, with `fill` in every
+  // element.
   at::Tensor& tensor(size_t index, double fill = 0);
 };
 
-// A parameter's step that is being done, with the parameter's dtype and layout.
+// A parameter's step under way; the gradient has the parameter's dtype and layout.
 struct SlotStep {
   at::Tensor parameter = {};
   at::Tensor gradient = {};
   Slots* slots = nullptr;
 };
 
-// step_param may run for different parameters at once, in different threads; nothing else
-// may run meanwhile. State and options are kept by parameter, whatever bucket it is in.
+// Several threads may call step_param at once, for different parameters, but no other
+// function meanwhile. State and options are kept by parameter, whatever bucket it is in.
 // State tensors have the parameter's dtype, device and layout.
 class BRIGADE_API Optimizer {
  public:
@@ -149,10 +149,10 @@ class BRIGADE_API Optimizer {
   virtual std::string name() const = 0;
   // Changes the parameter by one step. The gradient is left as it is; one of another dtype
   // is cast to the parameter's. Throws ConfigError if the shapes differ. float32 on a CPU
-  // takes one pass over memory; everything else takes ATen's operations.
+  // takes one pass over memory; everything else uses ATen's operations.
   void step_param(const at::Tensor& parameter, const at::Tensor& gradient);
-  // The same for several, to the same bits. Adam, AdamW and SGD do it in one kernel on a
-  // GPU.
+  // The same for several parameters, to the same bits. On a GPU, Adam, AdamW and SGD use
+  // one kernel for all.
   void step_params(const std::vector<ParameterStep>& steps);
 
   // Sets the learning rate from the next step on, for all parameters without options of
@@ -161,12 +161,12 @@ class BRIGADE_API Optimizer {
   // The same for these parameters only.
   virtual void set_lr(const std::vector<at::Tensor>& parameters, double lr) = 0;
 
-  // Tensors are shared with the optimizer, not copied. Parameters that never stepped have
-  // nothing in it.
+  // Shares its tensors with the optimizer. It has no entries for parameters that never
+  // stepped.
   OptimizerState state(const NamedParameters& parameters) const;
   // Replaces the state of these parameters, and all options. Throws ConfigError, and
-  // changes nothing, if `state` is of another optimizer, lacks something or has other
-  // shapes or dtypes.
+  // changes nothing, if `state` is another optimizer's, lacks an entry or has other shapes
+  // or dtypes.
   void load_state(const OptimizerState& state, const NamedParameters& parameters);
   // The same in two parts: this function checks and copies; the function it returns makes
   // the change and can't fail. The optimizer must outlive that function.
@@ -181,7 +181,7 @@ class BRIGADE_API Optimizer {
  protected:
   // `slots.step` counts this step already. Gradients are disabled.
   virtual void step(at::Tensor& parameter, const at::Tensor& gradient, Slots& slots) = 0;
-  // All at once, on a GPU. False, and nothing is changed, if it can't.
+  // Does all steps at once, on a GPU. If it can't, it changes nothing and returns false.
   virtual bool step_on_gpu(std::vector<SlotStep>&) { return false; }
   virtual std::vector<std::string_view> slot_names() const = 0;
   virtual bool takes_sparse() const { return false; }
@@ -198,20 +198,20 @@ class BRIGADE_API Optimizer {
   Slots read_slots(const OptimizerState& state, const std::string& parameter_name,
                    const at::Tensor& parameter) const;
 
-  mutable std::mutex mutex_;  // guards the table, not what is in it
+  mutable std::mutex mutex_;  // guards the table, not its entries
   std::unordered_map<const c10::TensorImpl*, Slots> table_;
 };
 
 namespace detail {
 
-// Options as text, both ways. parse: the value under `key`, or ConfigError.
+// Options to text and back. parse takes the value under `key`, or throws ConfigError.
 BRIGADE_API std::string text_of(double value);
 BRIGADE_API std::string text_of(bool value);
 BRIGADE_API void parse(const std::map<std::string, std::string>& values,
                        const std::string& key, double& value);
 BRIGADE_API void parse(const std::map<std::string, std::string>& values,
                        const std::string& key, bool& value);
-// Throws ConfigError unless `holds`: "SGD: lr is -1, but must be …".
+// Throws ConfigError ("SGD: lr is -1, but must be …") unless `holds`.
 BRIGADE_API void require(bool holds, const char* optimizer, const char* field, double value,
                          const char* rule);
 
@@ -219,8 +219,8 @@ BRIGADE_API void require(bool holds, const char* optimizer, const char* field, d
 
 // An optimizer is its options: an aggregate with a field `lr` and these members.
 // clang-format off
-//   kName         what messages, checkpoints and make_optimizer call the optimizer
-//   kSlots        an array with the names of the tensors that it keeps for a parameter
+//   kName         the name in messages, checkpoints and make_optimizer
+//   kSlots        an array with the names of its state tensors for a parameter
 //   kTakesSparse  true if it can step with sparse gradients; may be left out
 //   check()       throws ConfigError for values out of range
 //   fields(self, visitor)             calls the visitor with each field's name and value
@@ -235,13 +235,13 @@ class OptimizerOf : public Optimizer {
   }
   std::string name() const override { return Options::kName; }
 
-  // For parameters without options of their own.
+  // The options of parameters without options of their own.
   const Options& options() const { return options_; }
   const Options& options(const at::Tensor& parameter) const {
     const auto found = own_.find(parameter.unsafeGetTensorImpl());
     return found == own_.end() ? options_ : found->second;
   }
-  // From the next step on. Throws ConfigError for bad ones.
+  // Sets options from the next step on. Throws ConfigError for bad ones.
   void set_options(const Options& options) {
     options.check();
     options_ = options;
@@ -340,16 +340,16 @@ class OptimizerOf : public Optimizer {
 BRIGADE_API std::shared_ptr<Optimizer> make_optimizer(std::string_view spec);
 BRIGADE_API std::vector<std::string_view> optimizer_names();
 
-// ---- sgd --------------------------------------------------------------------------------
+// ---- SGD --------------------------------------------------------------------------------
 //
-// Stochastic gradient descent, with momentum and Nesterov's form of it.
+// Stochastic gradient descent, with momentum or Nesterov's momentum.
 
 struct BRIGADE_API SGDOptions {
   double lr = 1e-3;         // >= 0
   double momentum = 0;      // >= 0; 0: no state
-  double dampening = 0;     // of what enters the momentum
+  double dampening = 0;     // reduces what enters the momentum
   double weight_decay = 0;  // >= 0
-  bool nesterov = false;    // wants momentum, and no dampening
+  bool nesterov = false;    // needs momentum, and no dampening
   bool maximize = false;    // climbs instead of descending
 
   static constexpr const char* kName = "sgd";
@@ -370,7 +370,7 @@ struct BRIGADE_API SGDOptions {
 
 using SGD = OptimizerOf<SGDOptions>;
 
-// ---- adam -------------------------------------------------------------------------------
+// ---- Adam -------------------------------------------------------------------------------
 //
 // Adam and its AMSGrad form. Weight decay is added to the gradient; see AdamW.
 
@@ -392,8 +392,8 @@ struct BRIGADE_API AdamOptions {
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
   double eps = 1e-8;                            // >= 0
   double weight_decay = 0;                      // >= 0
-  bool amsgrad = false;   // divides by the largest mean square there was
-  bool maximize = false;  // climbs instead of descending
+  bool amsgrad = false;                         // divides by the largest mean square so far
+  bool maximize = false;                        // climbs instead of descending
 
   static constexpr const char* kName = "adam";
   static constexpr std::array<const char*, 3> kSlots{"exp_avg", "exp_avg_sq",
@@ -406,18 +406,17 @@ struct BRIGADE_API AdamOptions {
 
 using Adam = OptimizerOf<AdamOptions>;
 
-// ---- adamw ------------------------------------------------------------------------------
+// ---- AdamW ------------------------------------------------------------------------------
 //
-// AdamW: Adam, except that weight decay shrinks the parameter itself and leaves the
-// gradient alone.
+// AdamW is Adam, except that weight decay shrinks the parameter itself, not the gradient.
 
 struct BRIGADE_API AdamWOptions {
   double lr = 1e-3;                             // >= 0
   std::pair<double, double> betas{0.9, 0.999};  // each >= 0 and < 1
   double eps = 1e-8;                            // >= 0
   double weight_decay = 1e-2;                   // >= 0
-  bool amsgrad = false;   // divides by the largest mean square there was
-  bool maximize = false;  // climbs instead of descending
+  bool amsgrad = false;                         // divides by the largest mean square so far
+  bool maximize = false;                        // climbs instead of descending
 
   static constexpr const char* kName = "adamw";
   static constexpr std::array<const char*, 3> kSlots{"exp_avg", "exp_avg_sq",
@@ -430,9 +429,9 @@ struct BRIGADE_API AdamWOptions {
 
 using AdamW = OptimizerOf<AdamWOptions>;
 
-// ---- adamax -----------------------------------------------------------------------------
+// ---- Adamax -----------------------------------------------------------------------------
 //
-// Adamax: Adam with the largest magnitude in place of the mean square.
+// Adamax is Adam with the largest magnitude in place of the mean square.
 
 struct BRIGADE_API AdamaxOptions {
   double lr = 2e-3;                             // >= 0
@@ -450,9 +449,9 @@ struct BRIGADE_API AdamaxOptions {
 
 using Adamax = OptimizerOf<AdamaxOptions>;
 
-// ---- adagrad ----------------------------------------------------------------------------
+// ---- Adagrad ----------------------------------------------------------------------------
 //
-// Adagrad: steps shrink with the sum of all squared gradients.
+// Steps shrink with the sum of all squared gradients.
 
 struct BRIGADE_API AdagradOptions {
   double lr = 1e-2;                      // >= 0
@@ -479,9 +478,9 @@ struct BRIGADE_API AdagradOptions {
 
 using Adagrad = OptimizerOf<AdagradOptions>;
 
-// ---- adadelta ---------------------------------------------------------------------------
+// ---- Adadelta ---------------------------------------------------------------------------
 //
-// Adadelta: steps in proportion to the changes there were.
+// Steps are in proportion to the recent changes.
 
 struct BRIGADE_API AdadeltaOptions {
   double lr = 1.0;          // >= 0
@@ -505,9 +504,9 @@ struct BRIGADE_API AdadeltaOptions {
 
 using Adadelta = OptimizerOf<AdadeltaOptions>;
 
-// ---- rmsprop ----------------------------------------------------------------------------
+// ---- RMSprop ----------------------------------------------------------------------------
 //
-// RMSprop, centered if wanted, with momentum if wanted.
+// RMSprop, with momentum or centered where the options say so.
 
 struct BRIGADE_API RMSpropOptions {
   double lr = 1e-2;         // >= 0
@@ -536,9 +535,9 @@ struct BRIGADE_API RMSpropOptions {
 
 using RMSprop = OptimizerOf<RMSpropOptions>;
 
-// ---- rprop ------------------------------------------------------------------------------
+// ---- Rprop ------------------------------------------------------------------------------
 //
-// Rprop: only the gradient's sign counts; each element has its own step size.
+// Only the gradient's sign counts; each element has its own step size.
 
 struct BRIGADE_API RpropOptions {
   double lr = 1e-2;                                // >= 0; the first step size
@@ -562,10 +561,10 @@ struct BRIGADE_API RpropOptions {
 
 using Rprop = OptimizerOf<RpropOptions>;
 
-// ---- schedule ---------------------------------------------------------------------------
+// ---- Learning rates by step -------------------------------------------------------------
 //
-// Learning rates by step. A schedule is a function of the step's number and keeps nothing,
-// so a resumed run needs no more than the step that its checkpoint has.
+// A schedule is a function of the step's number without state, so a resumed run needs only
+// the step in its checkpoint.
 //
 //   const auto rate = optim::warm_up(500, optim::cosine(0.1, 20'000));
 //   for (int64_t step = first; step < last; ++step) {
@@ -575,13 +574,13 @@ using Rprop = OptimizerOf<RpropOptions>;
 
 class BRIGADE_API Schedule {
  public:
-  // Of your own: the rate of each step, from 0 on.
+  // Makes a schedule of your own: `rate` gives the rate of each step, from 0 on.
   explicit Schedule(std::function<double(int64_t step)> rate);
   // Throws ConfigError for a step below 0.
   double operator()(int64_t step) const;
 
-  // Gives the optimizer the rate of `step`: in all groups of one of torch::optim, by set_lr
-  // in one of ours, ZeRO's too.
+  // Sets the optimizer's rate to that of `step`: in all groups of a torch::optim optimizer,
+  // by set_lr in any other, ZeRO's too.
   void apply(torch::optim::Optimizer& optimizer, int64_t step) const;
   template <class T>
   requires requires(T& optimizer) { optimizer.set_lr(0.1); }
@@ -594,21 +593,20 @@ class BRIGADE_API Schedule {
 // Rates must be finite and 0 or more, numbers of steps 1 or more: ConfigError.
 
 BRIGADE_API Schedule constant(double lr);
-// Rises evenly for `steps` steps, to the first rate of `then`, which begins after them. The
-// first step has 1 / (steps + 1) of it.
+// Rises evenly for `steps` steps to the first rate of `then`, which follows. The first step
+// has 1 / (steps + 1) of that rate.
 BRIGADE_API Schedule warm_up(int64_t steps, Schedule then);
 // Falls from lr to final_lr in `steps` steps, along half a cosine, and stays there.
 BRIGADE_API Schedule cosine(double lr, int64_t steps, double final_lr = 0);
-// Is multiplied by gamma after every `every` steps.
+// Multiplies the rate by gamma after every `every` steps.
 BRIGADE_API Schedule step_decay(double lr, int64_t every, double gamma = 0.1);
 
 struct OneCycleOptions {
-  double rising = 0.3;         // the part of the steps in which the rate rises; 0 to 1
+  double rising = 0.3;         // the share of the steps in which the rate rises; 0 to 1
   double start_divisor = 25;   // the first rate is max_lr / start_divisor; > 0
   double final_divisor = 1e4;  // the last one is the first / final_divisor; > 0
 };
-// Rises to max_lr and falls to next to nothing, both along half a cosine, as torch's
-// OneCycleLR.
+// Rises to max_lr and falls nearly to 0, both along half a cosine, as torch's OneCycleLR.
 BRIGADE_API Schedule one_cycle(double max_lr, int64_t steps,
                                const OneCycleOptions& options = {});
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Optimizers that step while gradients still arrive; clipping by norm; a scaler of the
-// loss.
+// Optimizers that step in the backward pass; clipping by norm; gradient scaling.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -20,9 +19,9 @@
 
 namespace brigade::optim {
 
-// ---- in backward ------------------------------------------------------------------------
+// ---- Steps in the backward pass ---------------------------------------------------------
 //
-// Optimizers that step while gradients still arrive: a parameter changes as soon as its
+// An optimizer can step while gradients still arrive: a parameter changes as soon as its
 // bucket is reduced.
 //
 //   auto adam = std::make_shared<brigade::optim::Adam>(brigade::optim::AdamOptions{});
@@ -32,10 +31,10 @@ namespace brigade::optim {
 struct StepOptions {
   // > 0. Every element of a reduced gradient is clamped to [-value, value] before the step.
   std::optional<double> clip_grad_value = {};
-  // > 0. The gradients of the parameters that this optimizer steps are multiplied by
-  // clip_grad_norm / (norm + 1e-6), if that is below 1; norm is that of all of them in this
-  // pass. It is known only when the last bucket is reduced, so all steps come then, and
-  // none is hidden behind the communication any more.
+  // > 0. The gradients of this optimizer's parameters are multiplied by clip_grad_norm /
+  // (norm + 1e-6), if that is below 1, where norm is the norm of all of them. It is known
+  // only when the last bucket is reduced, so all steps come then, and communication hides
+  // none of them.
   std::optional<double> clip_grad_norm = {};
 };
 
@@ -49,10 +48,10 @@ BRIGADE_API void attach(DdpCore& core, Stepper stepper,
 }  // namespace detail
 
 // Returns a hook that reduces a bucket as `hook` does, and then steps those of its
-// parameters that are in `parameters`; an empty list means all. Gradients are there after
-// backward() as always; do not step with them again. Parameters that no rank used in a pass
-// do not step, and nothing steps under no_sync. The hook's state is the inner hook's; the
-// optimizer keeps its own. All ranks must do this, with optimizers that do the same. Throws
+// parameters that are in `parameters`; an empty list means all. Gradients are still there
+// after backward(); do not step with them again. Parameters that no rank used in a pass do
+// not step, and nothing steps under no_sync. The hook's state is the inner hook's; the
+// optimizer keeps its own. All ranks must do this, with equal optimizers. Throws
 // ConfigError for bad options.
 template <class T>
 std::shared_ptr<Hook> hook_then_optimizer(std::shared_ptr<Hook> hook,
@@ -63,9 +62,9 @@ std::shared_ptr<Hook> hook_then_optimizer(std::shared_ptr<Hook> hook,
                            options);
 }
 
-// Does the same behind whatever hook the model has or is given later. These parameters have
-// no gradients when backward() returns; without bucket views a gradient is dropped as soon
-// as it is in its bucket, so that they are never all there at once. Parameters without an
+// Does the same behind any hook that the model has now or later. These parameters have no
+// gradients when backward() returns; without bucket views a gradient is dropped as soon as
+// it is in its bucket, so they are never all in memory at once. Parameters without an
 // optimizer keep their gradients. May be called again for other parameters. Parameters that
 // DistributedDataParallel ignores, or that need no gradient, are left alone. To be called
 // between iterations, on all ranks. Throws ConfigError for bad options, for a parameter
@@ -84,25 +83,23 @@ void apply_optimizer_in_backward(Ddp& ddp, std::shared_ptr<T> optimizer,
   apply_optimizer_in_backward(ddp->core(), std::move(optimizer), parameters, options);
 }
 
-// ---- clip grad norm ---------------------------------------------------------------------
+// ---- Clipping by norm -------------------------------------------------------------------
 //
-// Clips gradients by their norm.
+// clip_grad_norm clips the gradients of a model:
 //
 //   loss.backward();
 //   const double norm = brigade::optim::clip_grad_norm(ddp, 1.0);
 //   optimizer.step();
 //
-// It reads the gradients once, and writes them only if they are clipped.
-//
-// With an optimizer in the backward pass: StepOptions::clip_grad_norm
-// (brigade/optimizer_in_backward.h).
+// It reads the gradients once, and writes them only if they are clipped. For optimizers in
+// the backward pass there is StepOptions::clip_grad_norm.
 
-// After backward(), before the step: multiplies the gradients of all parameters that the
-// model trains by max_norm / (norm + 1e-6), if that is below 1, and gives the norm before.
-// It is torch::nn::utils::clip_grad_norm_(parameters, max_norm), to a relative 1e-6. The
-// gradients are averaged, so all ranks find the same bits; not collective. What was done to
-// gradients since backward() counts: a mask, or GradScaler::unscale_. Throws ConfigError
-// unless max_norm is more than 0.
+// To be called between backward() and the step. Multiplies the gradients of all parameters
+// that the model trains by max_norm / (norm + 1e-6), if that is below 1, and returns the
+// norm before. Equals torch::nn::utils::clip_grad_norm_(parameters, max_norm), to a
+// relative 1e-6. Not collective: the gradients are averaged, so all ranks find the same
+// bits. Changes of gradients since backward() count: a mask, or GradScaler::unscale_.
+// Throws ConfigError unless max_norm is more than 0.
 BRIGADE_API double clip_grad_norm(DdpCore& core, double max_norm);
 template <class Ddp>
 requires requires(Ddp& ddp) { ddp->core(); }
@@ -114,11 +111,11 @@ double clip_grad_norm(Ddp& ddp, double max_norm) {
 
 namespace brigade {
 
-// ---- grad scaler ------------------------------------------------------------------------
+// ---- Gradient scaling -------------------------------------------------------------------
 //
-// Multiplies the loss by a scale, so that small gradients survive a backward pass in fp16,
-// and divides the gradients by it before the optimizer steps. If gradients overflow, all
-// ranks leave out the step, and the scale becomes smaller.
+// GradScaler multiplies the loss by a scale, so that small gradients survive a backward
+// pass in fp16, and divides the gradients by it before the optimizer steps. If gradients
+// overflow, all ranks skip the step, and the scale becomes smaller.
 //
 //   brigade::GradScaler scaler({}, group);
 //   for (auto& batch : loader) {
@@ -142,7 +139,7 @@ struct GradScalerOptions {
   bool enabled = true;
 };
 
-// As a checkpoint stores it, between two steps.
+// The state between two steps, as a checkpoint stores it.
 struct GradScalerState {
   double scale = 0;
   double growth_factor = 0;
@@ -151,13 +148,13 @@ struct GradScalerState {
   int64_t growth_tracker = 0;  // steps in a row without overflow
 };
 
-// Optimizers in the backward pass can't use it: they step before an overflow elsewhere is
-// known. Not thread-safe.
+// Optimizers in the backward pass can't use it: they step before overflows of later buckets
+// are known. Not thread-safe.
 class BRIGADE_API GradScaler {
  public:
   // With a group, an overflow on one rank counts on all ranks; step() and unscale_() are
-  // then collective. Without a group each rank judges by its own gradients, which is enough
-  // if all gradients are averaged. Throws ConfigError for a bad option.
+  // then collective. Without a group each rank looks at its own gradients only, which is
+  // enough if all gradients are averaged. Throws ConfigError for a bad option.
   explicit GradScaler(const GradScalerOptions& options = {}, ProcessGroup group = {});
 
   // The loss, or losses, times the scale.
@@ -165,19 +162,19 @@ class BRIGADE_API GradScaler {
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& losses);
 
   // Divides the gradients by the scale and looks for values that are not finite. May be
-  // called once before each step(), which does it otherwise. Throws Error if it is called
-  // twice or before scale(), and for fp16 gradients.
+  // called once before each step(), which otherwise does it itself. Throws Error if it is
+  // called twice or before scale(), and for fp16 gradients.
   void unscale_(torch::optim::Optimizer& optimizer);
   // Steps the optimizer if all gradients are finite, and returns whether they were. To be
   // called once before each update().
   bool step(torch::optim::Optimizer& optimizer);
 
   // The same for any other optimizer. `parameters` are those that it steps; the scaler
-  // knows the optimizer by them.
+  // identifies the optimizer by them.
   void unscale_(const std::vector<at::Tensor>& parameters);
   bool step(const std::vector<at::Tensor>& parameters,
             const std::function<void()>& step_all);
-  // The same for an optimizer of brigade/optim. It steps each of `parameters` that has a
+  // The same for an optimizer of brigade::optim: steps each of `parameters` that has a
   // gradient.
   template <optim::FunctionalOptimizer T>
   bool step(T& optimizer, const std::vector<at::Tensor>& parameters) {
@@ -196,8 +193,8 @@ class BRIGADE_API GradScaler {
   bool is_enabled() const { return options_.enabled; }
   // The options it was made with, or those of the state it loaded.
   const GradScalerOptions& options() const { return options_; }
-  // If not enabled, there is no state, and load_state does nothing. load_state throws
-  // ConfigError for a bad value.
+  // If not enabled, there is no state, and load_state does nothing. It throws ConfigError
+  // for a bad value.
   std::optional<GradScalerState> state() const;
   void load_state(const GradScalerState& state);
 
@@ -205,7 +202,7 @@ class BRIGADE_API GradScaler {
   enum class Stage { ready, unscaled, stepped };
   struct Progress {
     Stage stage = Stage::ready;
-    at::Tensor overflow;  // not zero: something is not finite
+    at::Tensor overflow;  // not zero: a value is not finite
   };
   static void for_each_gradient(
       const std::vector<at::Tensor>& parameters,

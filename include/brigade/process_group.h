@@ -22,7 +22,7 @@ class Store;
 
 namespace brigade {
 
-// How all_reduce and reduce_scatter put values together. mean: floating point only.
+// The operation of all_reduce and reduce_scatter. mean: floating point only.
 enum class Reduce { sum, mean, min, max, product };
 
 struct ProcessGroupOptions {
@@ -32,23 +32,23 @@ struct ProcessGroupOptions {
   // "env://" reads the variables of brigade run, torchrun, SLURM, Open MPI or PMI;
   // "tcp://HOST:PORT" needs rank and world_size, from here or from those variables.
   std::string init_method = "env://";
-  // What is set here wins over the environment.
+  // If set, these win over the environment.
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  // How long anything may take that waits for other ranks: rendezvous, a barrier, one
+  // The time limit of everything that waits for other ranks: rendezvous, a barrier, one
   // collective. BRIGADE_TIMEOUT (seconds) changes the default.
   std::optional<std::chrono::milliseconds> timeout = {};
   // The network interface Gloo listens on. Empty: GLOO_SOCKET_IFNAME if set, loopback when
-  // all ranks are on one host, else the one that reaches the master.
+  // all ranks are on one host, else the interface that reaches the master.
   std::string interface = {};
   // The number of this rank's host. Ranks share a host if they have the same number, or
-  // none, and can talk over loopback. None: what the launcher says (GROUP_RANK,
+  // none, and reach each other over loopback. None: the launcher's (GROUP_RANK,
   // SLURM_NODEID).
   std::optional<int> node = {};
 };
 
-// How the ranks of a group sit on hosts. Hosts are numbered in the order of their first
-// ranks; a rank's place is its number among the ranks of its host.
+// How the ranks of a group are spread over hosts. Hosts are numbered in the order of their
+// first ranks; a rank's place is its number among the ranks of its host.
 struct BRIGADE_API HostLayout {
   int host = 0;                              // this rank's
   int place = 0;                             // this rank's
@@ -56,15 +56,15 @@ struct BRIGADE_API HostLayout {
   std::vector<std::vector<int>> ranks{{0}};  // by host and place
 
   int hosts() const { return static_cast<int>(ranks.size()); }
-  // The places that there are on every host: as many as the smallest host has ranks.
+  // The number of places that exist on every host: the ranks of the smallest host.
   int places() const;
   // The ranks of this rank's host.
   const std::vector<int>& host_ranks() const { return ranks[static_cast<size_t>(host)]; }
-  // The ranks of this rank's place, by host. Empty if not every host has that place.
+  // The ranks with this rank's place, by host. Empty if not every host has that place.
   std::vector<int> cross_host_ranks() const;
-  // There are several hosts, and one of them has several ranks.
+  // Whether there are several hosts, and one of them has several ranks.
   bool shares_hosts() const { return ranks.size() > 1 && ranks.size() < host_of.size(); }
-  // "2 hosts x 4 ranks"; of unequal hosts "2 hosts x 3 of 3 to 4 ranks".
+  // "2 hosts x 4 ranks"; for unequal hosts "2 hosts x 3 of 3 to 4 ranks".
   std::string text() const;
 };
 
@@ -75,62 +75,60 @@ class BRIGADE_API ProcessGroup {
  public:
   struct State;
 
-  ProcessGroup() = default;  // no group: false
+  ProcessGroup() = default;  // no group; converts to false
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // Collective. Uses a group that somebody else made, torch.distributed for instance; its
-  // store serves gather_texts(), barrier() and the groups made from this one.
+  // Collective. Wraps a group made elsewhere, by torch.distributed for instance;
+  // gather_texts(), barrier() and the groups made from this one use its store.
   static ProcessGroup wrap(c10::intrusive_ptr<c10d::ProcessGroup> group);
   explicit operator bool() const { return state_ != nullptr; }
 
   int rank() const;
   int size() const;
-  // The number in the job of a rank of this group, by which errors know it.
+  // The number in the job of a rank of this group; errors name ranks by it.
   int number_in_job(int rank) const;
-  // "gloo", "nccl" or "solo", a group of one that opens no port. To be shown; what a caller
-  // wants to know has functions of its own.
+  // "gloo", "nccl" or "solo", a group of one that opens no port. For display only.
   const std::string& backend() const;
   // True: collectives work on device memory, and streams wait for them, not the host
   // (NCCL). False: they work on host memory.
   bool works_on_device() const;
   std::chrono::milliseconds timeout() const;
-  // This rank's place among the ranks of its host, and their number.
+  // This rank's number among the ranks of its host, and how many there are.
   int local_rank() const;
   int local_size() const;
   const HostLayout& layout() const;
 
   // Collective. A group of the given ranks of this group, numbered in the order given;
   // ranks that are not in it get an empty handle. A group of one is "solo". With a name,
-  // different for each: only the given ranks need to call it, and several threads may, in
-  // any order.
+  // which must differ for each group, only the given ranks need to call it, and several
+  // threads may, in any order.
   ProcessGroup new_group(const std::vector<int>& ranks, const std::string& name = "") const;
-  // Collective. Splits into groups of `size` consecutive ranks and gives this rank's own;
+  // Collective. Splits into groups of `size` consecutive ranks and returns this rank's;
   // without a size, the ranks of one host. Throws ConfigError unless `size` divides the
   // number of ranks.
   ProcessGroup new_subgroups(std::optional<int> size = std::nullopt) const;
-  // Collective. The same ranks over fresh connections, so that its collectives are ordered
-  // independently of this group's. With a name, different for each: may be called by
-  // several threads in any order.
+  // Collective. A group of the same ranks over new connections, so that its collectives are
+  // ordered independently of this group's. With a name, which must differ for each, several
+  // threads may call it, in any order.
   ProcessGroup duplicate(const std::string& name = "") const;
-  // Collective. A name that starts with `what` and that no other call on this group gives:
-  // for keys and duplicates.
+  // Collective. A name that starts with `what` and that no other call on this group
+  // returns; for keys and duplicates.
   std::string unique_name(const std::string& what) const;
 
-  // Collective. Returns when every rank has come. Throws TimeoutError that names the ranks
+  // Collective. Returns when every rank has called it. The TimeoutError names the ranks
   // that have not.
   void barrier(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
-  // Collective. Every rank's text, by rank, through the store: for small things, before any
-  // tensor moves. `what` is named in errors, and must be equal on all ranks
-  // (MismatchError).
+  // Collective. Every rank's text, by rank, through the store; for small texts. Errors name
+  // `what`, which must be equal on all ranks (MismatchError).
   std::vector<std::string> gather_texts(const std::string& what,
                                         const std::string& mine) const;
-  // Collective. Throws MismatchError on every rank unless all ranks have the same text. It
-  // shows what each rank has in the first line that differs. Equal texts cost a few bytes,
-  // whatever their length: their hashes are compared first. `what` is the plural of the
-  // thing that is compared, "hooks" for instance, and equal on all ranks; `remedy` is the
-  // last line of the error, and says what to do.
+  // Collective. Throws MismatchError on every rank unless all ranks have the same text. The
+  // error shows each rank's first line that differs. Hashes are compared first, so equal
+  // texts cost a few bytes, whatever their length. `what` is a plural, "hooks" for
+  // instance, and equal on all ranks; `remedy` is the error's last line, and says what to
+  // do.
   void check_same(const std::string& what, const std::string& mine,
                   const std::string& remedy) const;
-  // ---- tensors: collective, unless it says otherwise. Tensors must be contiguous
+  // ---- tensors: collective, except where noted. Tensors must be contiguous
   // (ConfigError), of the same shape and dtype on all ranks, and, with NCCL, on the rank's
   // device. Each blocks until it is done, with NCCL the current stream only, and throws
   // TimeoutError when the others do not take part in time.
@@ -142,8 +140,8 @@ class BRIGADE_API ProcessGroup {
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
   // The same on rank `root`; nothing on the others.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
-  // Cuts the first dimension into as many parts as there are ranks, which must divide it,
-  // and gives the reduction of all ranks' part number rank().
+  // Cuts the first dimension into one part for each rank, which must be possible, and
+  // returns the reduction of all ranks' part number rank().
   at::Tensor reduce_scatter(const at::Tensor& tensor, Reduce how = Reduce::sum) const;
   // Not collective: rank `to` receives what this rank sends, in order.
   void send(const at::Tensor& tensor, int to) const;
@@ -155,12 +153,12 @@ class BRIGADE_API ProcessGroup {
   double mean(double value) const;
   double min(double value) const;
   double max(double value) const;
-  // Of a tensor with one element, such as a loss.
+  // The same for a tensor with one element, such as a loss.
   double mean(const at::Tensor& value) const;
-  // Several at once: one message in place of many.
+  // Several values in one message.
   std::vector<double> sum(std::vector<double> values) const;
   std::vector<double> mean(std::vector<double> values) const;
-  // Whether one rank, or every rank, says so: if (group.any(stop)) break;
+  // Whether `mine` is true on one rank, or on every rank: if (group.any(stop)) break;
   bool any(bool mine) const;
   bool all(bool mine) const;
 
@@ -170,7 +168,7 @@ class BRIGADE_API ProcessGroup {
   void rank0(Body&& body) const {
     if (rank() == 0) std::forward<Body>(body)();
   }
-  // printf on rank 0, and what it printed is seen at once.
+  // printf on rank 0, flushed at once.
   [[gnu::format(printf, 2, 3)]] void print(const char* format, ...) const;
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
@@ -180,14 +178,14 @@ class BRIGADE_API ProcessGroup {
   std::shared_ptr<State> state_;
 };
 
-// Collective over all ranks of the job. Started alone, with none of the variables set: a
-// group of one. Throws ConfigError (bad variable or option), RendezvousError (the store
-// cannot be hosted or reached, a rank came twice), TimeoutError (names the ranks that did
-// not come), MismatchError (the ranks differ in world size or backend). Each within the
-// time limit; where LibTorch's store cannot be interrupted, because its host is stopped or
-// mute, the process ends with a report and exit code 1. From then on SIGPIPE is ignored, so
-// that a peer that dies is an exception, unless the program has a handler of its own or is
-// a group of one.
+// Collective over all ranks of the job. Makes a group of one if none of the variables is
+// set. Throws ConfigError (bad variable or option), RendezvousError (the store cannot be
+// hosted or reached, two processes have the same rank), TimeoutError (names the ranks that
+// did not come), MismatchError (the ranks differ in world size or backend). Each comes
+// within the time limit; where LibTorch's store cannot be interrupted, because its host is
+// stopped or silent, the process ends with a report and exit code 1. From then on SIGPIPE
+// is ignored, so that a peer that dies is an exception, unless the program has a handler of
+// its own or is a group of one.
 BRIGADE_API ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
 
 }  // namespace brigade

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training leaves behind to be looked at: report.html, metrics.jsonl, TensorBoard's
+// The files that a training writes for people: report.html, metrics.jsonl, TensorBoard's
 // event files, traces for chrome://tracing.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -21,24 +21,24 @@
 
 namespace brigade::report {
 
-// ---- run record -------------------------------------------------------------------------
+// ---- Run records ------------------------------------------------------------------------
 //
-// What a run leaves behind to be looked at. The report, the metrics and the trace are
-// written from it.
+// A run record is the data of a run. The report, the metrics and the trace are written from
+// it.
 
 // A step, as rank 0 saw it.
 struct StepPoint {
   std::int64_t step = 0;  // from 1
   double seconds = 0;     // of training so far, without evaluation
   double step_ms = 0;     // of this step
-  double loss = 0;        // of rank 0's batch, before the step
-  // 0 to 1, where it was measured after this step.
+  double loss = 0;        // rank 0's batch, before the step
+  // 0 to 1, if it was measured after this step.
   std::optional<double> accuracy = {};
   std::int64_t bytes_sent = 0;  // by this rank so far
   double overlap = 0;           // of this step, 0 to 1
 };
 
-// What one rank did in a piece of one step.
+// A rank's activity during some time of one step.
 struct Span {
   enum class Kind : std::uint8_t { forward, backward, optimizer, compute, collective };
   Kind kind = Kind::compute;
@@ -48,13 +48,13 @@ struct Span {
   std::int64_t bucket = -1;
   int lane = -1;
   std::int64_t bytes = 0;
-  // One clock for all ranks of a host; `ready`: when backward() handed the bucket over.
+  // All ranks of a host have the same clock; `ready`: backward() handed the bucket over.
   double ready_us = 0, begin_us = 0, end_us = 0;
 };
 BRIGADE_API const char* name_of(Span::Kind kind);
-// The engine's events (DdpCore::take_trace) of one rank.
+// Converts the engine's events (DdpCore::take_trace) of one rank.
 BRIGADE_API std::vector<Span> spans_of(std::span<const TraceEvent> events, int rank);
-// A piece of the training loop.
+// Makes the span of some time in the training loop.
 BRIGADE_API Span loop_span(Span::Kind kind, int rank, std::int64_t step,
                            std::chrono::steady_clock::time_point begin,
                            std::chrono::steady_clock::time_point end);
@@ -66,14 +66,14 @@ struct GenerationMark {
   std::string why = {};  // "rank 1 ended by SIGKILL"
 };
 
-// One training under one hook.
+// One training with one hook.
 struct BRIGADE_API Series {
-  std::string hook = {};   // what make_hook was given
+  std::string hook = {};   // the text given to make_hook
   std::string link = {};   // "100 Mbit/s"; empty: loopback
-  bool takes_mean = true;  // false for noop: its replicas drift apart, as they must
+  bool takes_mean = true;  // false for noop: its replicas must differ
   std::vector<StepPoint> points = {};
-  std::vector<Span> spans = {};                // of a few steps, of all ranks, in any order
-  std::vector<std::string> fingerprints = {};  // of the replicas at the end, by rank
+  std::vector<Span> spans = {};  // from a few steps, of all ranks, in any order
+  std::vector<std::string> fingerprints = {};    // the replicas' at the end, by rank
   std::vector<GenerationMark> generations = {};  // after the first, in order
 
   double test_accuracy = 0;
@@ -83,16 +83,17 @@ struct BRIGADE_API Series {
   double gradient_bytes = 0;  // of one rank, before any hook
   double overlap = 0;
   bool identical() const;
-  // From the first point to the last; of a long training not every step is a point.
+  // The steps from the first point to the last; in a long training not every step is a
+  // point.
   std::int64_t steps() const;
 };
 
-// Fills what can be counted from `points`: final_loss, step_ms, bytes_per_step.
+// Computes final_loss, step_ms and bytes_per_step from `points`.
 BRIGADE_API void summarise(Series& series);
-// The series under plain all-reduce over the same link; null: there is none.
+// The series with plain all-reduce over the same link; null if there is none.
 BRIGADE_API const Series* baseline_of(const Series& series, std::span<const Series> all);
 
-// Any further table.
+// A further table of the report.
 struct Table {
   std::string title = {};
   std::string note = {};
@@ -103,7 +104,7 @@ struct Table {
 struct RunRecord {
   std::string title = {};                 // "brigade demo"
   std::vector<std::string> verdict = {};  // sentences for the top of the report
-  // What to know to repeat it.
+  // Settings that are needed to repeat the run.
   std::vector<std::pair<std::string, std::string>> setup = {};
   std::string command = {};  // the line that was typed
   std::vector<Series> series = {};
@@ -113,35 +114,35 @@ struct RunRecord {
 // The machine and the build: version, LibTorch, processor, cores, kernel, date.
 BRIGADE_API std::vector<std::pair<std::string, std::string>> machine_setup();
 
-// All of it as JSON, spans too: to keep a record, or to hand it to another process.
+// The whole record as JSON, to keep it or to send it to another process.
 BRIGADE_API std::string json_text(const RunRecord& record);
-// Of what json_text() gave. Throws ConfigError for anything else.
+// Reads the text of json_text(). Throws ConfigError for anything else.
 BRIGADE_API RunRecord record_from_text(std::string_view json);
 
-// ---- report -----------------------------------------------------------------------------
+// ---- HTML reports -----------------------------------------------------------------------
 //
-// report.html: one file that holds everything it shows, and needs no network.
+// report.html is one self-contained file that needs no network.
 
 BRIGADE_API std::string report_html(const RunRecord& record);
 
-// Whole or not at all; throws Error.
+// Writes the whole file or nothing; throws Error.
 BRIGADE_API void write_report(const RunRecord& record, const std::string& path);
 
-// ---- metrics ----------------------------------------------------------------------------
+// ---- Metrics ----------------------------------------------------------------------------
 //
-// metrics.jsonl: a line of JSON a step.
+// metrics.jsonl has a line of JSON for each step.
 
 // {"hook": "fp16", "link": "", "step": 1, "seconds": …, "step_ms": …, "loss": …,
 //  "accuracy": …, "bytes_sent": …, "overlap": …}; accuracy only where it was measured; a
-// loss that is no number is null.
+// loss that is NaN is null.
 BRIGADE_API std::string metrics_line(const Series& series, const StepPoint& point);
 // All lines of all series.
 BRIGADE_API std::string metrics_text(const RunRecord& record);
 
-// Writes while training goes on; each line is there when add() returns. For one thread.
+// Writes during training; each line is there when add() returns. For one thread.
 class BRIGADE_API MetricsWriter {
  public:
-  // `append`: goes on behind what is there. Throws Error, as add() does.
+  // `append` keeps the present lines. Throws Error, as add() does.
   explicit MetricsWriter(std::string path, bool append = false);
   ~MetricsWriter();
   MetricsWriter(MetricsWriter&&) noexcept;
@@ -154,18 +155,18 @@ class BRIGADE_API MetricsWriter {
   std::unique_ptr<File> file_;
 };
 
-// ---- tensorboard ------------------------------------------------------------------------
+// ---- TensorBoard ------------------------------------------------------------------------
 //
-// TensorBoard's event files: scalars against steps.
+// TensorBoard's event files have scalars by step.
 
-// A name and a value each: {{"loss", 0.25}, {"lr", 1e-3}}.
+// Names and values: {{"loss", 0.25}, {"lr", 1e-3}}.
 using Scalars = std::vector<std::pair<std::string_view, double>>;
 
-// Writes while training goes on; each record is there when add() returns. For one thread.
+// Writes during training; each record is there when add() returns. For one thread.
 class BRIGADE_API TensorBoardWriter {
  public:
-  // Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID, and the folder if need be. Throws
-  // Error, as add() does.
+  // Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID, and the folder if it is missing.
+  // Throws Error, as add() does.
   explicit TensorBoardWriter(const std::string& folder);
   ~TensorBoardWriter();
   TensorBoardWriter(TensorBoardWriter&&) noexcept;
@@ -179,27 +180,29 @@ class BRIGADE_API TensorBoardWriter {
   std::unique_ptr<File> file_;
 };
 
-// A whole file: loss, accuracy, step_ms, bytes_sent and overlap of a series; `wall_time` is
-// when it began, in seconds since 1970. TensorBoard finds files whose name has "tfevents"
-// in it.
+// The content of a file with loss, accuracy, step_ms, bytes_sent and overlap of a series,
+// which began at `wall_time` in seconds since 1970. TensorBoard needs "tfevents" in the
+// file's name.
 BRIGADE_API std::string tensorboard_text(const Series& series, double wall_time);
 
-// ---- timeline ---------------------------------------------------------------------------
+// ---- Timelines --------------------------------------------------------------------------
 //
-// What all ranks did in some steps of a training, for trace.json and the report.
+// A timeline records the spans of all ranks in some steps, for trace.json and the report.
 
 class BRIGADE_API Timeline {
  public:
   Timeline(const ProcessGroup& group, DdpCore& ddp) : group_(group), ddp_(ddp) {}
 
-  // Before a step with `left` more to come, itself included: the last eight are recorded.
+  // To be called before each step, with the number of steps `left`, this one included. The
+  // last eight are recorded.
   void begin_step(std::int64_t left);
-  // No more is recorded from now on.
+  // Stops recording.
   void stop();
-  // A piece of this step of the training loop.
+  // Records a span of the training loop in this step.
   void note(Span::Kind kind, std::chrono::steady_clock::time_point begin,
             std::chrono::steady_clock::time_point end);
-  // Collective, after the last step: the spans of all ranks. Takes the model's hook away.
+  // Collective, after the last step. Returns the spans of all ranks. Removes the model's
+  // hook.
   std::vector<Span> gather();
 
  private:
@@ -210,31 +213,31 @@ class BRIGADE_API Timeline {
   std::vector<Span> loop_;
 };
 
-// ---- trace file -------------------------------------------------------------------------
+// ---- Trace files ------------------------------------------------------------------------
 //
-// trace.json, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+// trace.json is for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-// A process a rank; in it a row for the training loop, one for each station's thread, and
-// one for each station's collectives. Series follow each other as they did in time. Empty
-// where no series has spans.
+// Shows each rank as a process, with a row for the training loop, one for each station's
+// thread, and one for each station's collectives. Series are in order of time. Empty if no
+// series has spans.
 BRIGADE_API std::string trace_text(const RunRecord& record);
 
-// Whole or not at all; throws Error.
+// Writes the whole file or nothing; throws Error.
 BRIGADE_API void write_trace(const RunRecord& record, const std::string& path);
 
-// ---- layer error ------------------------------------------------------------------------
+// ---- Errors by parameter ----------------------------------------------------------------
 //
-// What a hook's compression costs each parameter, in a few steps of a training.
+// A hook's compression error for each parameter, measured in a few steps of a training.
 
-// Compares what a hook gave with the exact mean of the ranks' gradients: by parameter, the
-// norm of the difference over the norm of the mean. A sampled step costs a copy of the
-// gradients and an exact mean of them; steps in between cost nothing.
+// Compares a hook's result with the exact mean of the ranks' gradients: the norm of the
+// difference over the norm of the mean, by parameter. A sampled step costs a copy of the
+// gradients and an exact mean of them; other steps cost nothing.
 class BRIGADE_API LayerError {
  public:
   struct Sample {
     std::int64_t step = 0;
-    // By the index of ddp.parameters(): the relative error, and the norm of the mean. NaN
-    // where gradients are sparse.
+    // In the order of ddp.parameters(): the relative error, and the norm of the mean. NaN
+    // for sparse gradients.
     std::vector<double> errors = {}, norms = {};
   };
 
@@ -244,14 +247,14 @@ class BRIGADE_API LayerError {
   LayerError(const LayerError&) = delete;
   LayerError& operator=(const LayerError&) = delete;
 
-  // Before a forward pass that is to be sampled, on all ranks.
+  // To be called on all ranks, before a forward pass that is to be sampled.
   void begin();
-  // Collective, after its backward pass, while gradients are what the hook gave. Nothing
-  // without begin().
+  // Collective, after its backward pass, while gradients are still the hook's result. Does
+  // nothing without begin().
   void finish(std::int64_t step);
 
   const std::vector<Sample>& samples() const { return samples_; }
-  // A row for each parameter, a column for each sample. No columns without samples.
+  // The table has a row for each parameter and a column for each sample.
   Table table() const;
 
  private:
@@ -264,30 +267,28 @@ class BRIGADE_API LayerError {
   std::vector<Sample> samples_;
 };
 
-// ---- training log -----------------------------------------------------------------------
+// ---- Training logs ----------------------------------------------------------------------
 //
-// What a training loop leaves behind to be looked at, with a line or two a step.
+// A training log writes all of these files from a line or two in the training loop.
 
 struct TrainingLogOptions {
-  // Made if need be; equal on all ranks.
+  // Made if it is missing; equal on all ranks.
   std::string folder = {};
   std::string title = "training";
-  // What the record calls the hook: the text that make_hook was given.
+  // The hook's name in the record: the text given to make_hook.
   std::string hook = "allreduce";
-  // The step of the checkpoint that this run goes on from; 0: it begins. metrics.jsonl
-  // keeps its lines up to that step, and steps, seconds and bytes_sent count on from there.
+  // The step of the checkpoint that this run resumes; 0: a new run. metrics.jsonl keeps its
+  // lines up to that step, and steps, seconds and bytes_sent count on from there.
   std::int64_t resumed_from = 0;
-  // How many steps have a timeline: the first of this run or, where `last_step` says how
-  // long the training is, the last. 0: none. Each costs some events a bucket, which are
-  // kept until finish().
+  // How many steps have a timeline: the first of this run or, if `last_step` is set, the
+  // last of the training. Each keeps some events a bucket until finish().
   std::int64_t traced_steps = 8;
   std::int64_t last_step = 0;
 };
 
-// Rank 0 writes; the other ranks only bring what they did in the traced steps. In the
-// folder:
+// Rank 0 writes; the other ranks only send their spans of the traced steps. In the folder:
 //
-//   metrics.jsonl   a line a step, there when step() returns
+//   metrics.jsonl   a line a step, written by step()
 //   tensorboard/    the same as events
 //   trace.json      the traced steps of all ranks, written by finish()
 //   report.html     one page with all of it, written by finish()
@@ -300,42 +301,42 @@ struct TrainingLogOptions {
 //   }
 //   log.finish();
 //
-// A training that is taken up from a checkpoint goes on in the same files:
+// A training that resumes from a checkpoint continues the same files:
 //
 //   const auto saved = load_checkpoint("run", group, parts);
 //   TrainingLog log(ddp->core(), {.folder = "out", .resumed_from = saved.value_or(0)});
 class BRIGADE_API TrainingLog {
  public:
   struct Extra {
-    std::optional<double> accuracy = {};  // 0 to 1, where it was measured after this step
+    std::optional<double> accuracy = {};  // 0 to 1, if it was measured after this step
     Scalars scalars = {};                 // more values for TensorBoard: {{"lr", 1e-3}}
   };
 
-  // `ddp` must outlive it. Throws Error where the folder cannot be written, ConfigError for
-  // an empty one.
+  // `ddp` must outlive it. Throws Error if the folder cannot be written, ConfigError if its
+  // name is empty.
   TrainingLog(DdpCore& ddp, TrainingLogOptions options);
   ~TrainingLog();
   TrainingLog(const TrainingLog&) = delete;
   TrainingLog& operator=(const TrainingLog&) = delete;
 
-  // What the page is made of; rank 0's counts. A program adds to it what the log cannot
-  // know: the link and the fingerprints of series[0], its command, tables. Points, spans
-  // and sums of series[0] are there after finish().
+  // The data of the page; only rank 0's matters. A program can add data that the log does
+  // not know: the link and the fingerprints of series[0], its command, tables. Points,
+  // spans and sums of series[0] are there after finish().
   RunRecord& record();
 
   void begin_step();
-  // A piece of this step for the timeline, up to now: forward, backward or optimizer.
+  // Ends a span of this step for the timeline: forward, backward or optimizer.
   void end_of(Span::Kind piece);
-  // What has happened since the last end_of(), or begin_step(), is no part of the step.
+  // Excludes the time since the last end_of(), or begin_step(), from the step.
   void leave_out();
-  // The step that begin_step() began is over; `loss` is that of this rank's batch.
+  // Ends the step that begin_step() began; `loss` is that of this rank's batch.
   void step(double loss, const Extra& extra);
   void step(double loss) { step(loss, Extra{}); }
-  // The same, of a step that the caller has counted and timed: `seconds` and `bytes_sent`
-  // are those of this run. Gives the point with those of the runs before, as it is written.
+  // The same for a step that the caller has counted and timed: `seconds` and `bytes_sent`
+  // are those of this run. Returns the point as it is written, with earlier runs included.
   StepPoint step(StepPoint point, const Scalars& scalars);
-  // Collective, after the last step, once. Takes the model's hook away, which ends its
-  // threads, so that their last events are there.
+  // Collective, after the last step, once. Removes the model's hook, which ends its
+  // threads, so that their last events are complete.
   void finish();
 
  private:

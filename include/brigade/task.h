@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Task: what a hook is. It is a coroutine that starts when it is awaited, and hands its
-// result or its exception to the coroutine that awaits it.
+// Task: the result type of a hook. A task is a coroutine that starts when it is awaited,
+// and hands its result or its exception to the coroutine that awaits it.
 #pragma once
 #include <coroutine>
 #include <exception>
@@ -57,8 +57,8 @@ struct TaskPromise<void> : TaskPromiseBase {
 }  // namespace detail
 
 // Move-only owner of a coroutine. `co_await std::move(task)` or `co_await function()` runs
-// it. One that is never awaited never runs. Beware of what all coroutines share: a
-// reference parameter, or a lambda's captures, must outlive the coroutine.
+// it. A task that is never awaited never runs. As with all coroutines, the target of a
+// reference parameter and a lambda's captures must outlive the coroutine.
 template <class T>
 class [[nodiscard]] Task {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ZeRO: each rank keeps its share of the optimizer's state.
+// ZeRO: the optimizer's state is divided among the ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -20,28 +20,28 @@
 
 namespace brigade::optim {
 
-// ---- zero -------------------------------------------------------------------------------
+// ---- ZeRO after the backward pass -------------------------------------------------------
 //
-// ZeRO: each rank keeps the optimizer's state of its share of the parameters, steps that
-// share, and hands the new values to all others. Training is the same as with the optimizer
-// on every rank; its state takes 1/ranks of the memory.
+// Each rank keeps the optimizer's state of its share of the parameters, steps that share,
+// and sends the new values to all others. Training is the same as with the optimizer on
+// every rank; its state takes 1/ranks of the memory.
 //
 //   brigade::optim::ZeroRedundancyOptimizer zero(ddp, "adam:lr=0.001");
 //   loss(ddp->forward(data), target).backward();
 //   zero.step();
 //
-// brigade/zero.h steps in the backward pass instead.
+// apply_zero_in_backward(), below, steps in the backward pass instead.
 
-// What steps one rank's share of a group of parameters.
+// Steps one rank's share of a group of parameters.
 class BRIGADE_API ShardOptimizer {
  public:
   virtual ~ShardOptimizer() = default;
-  // By one thread at a time, with gradients disabled. The gradient is left as it is.
+  // Called by one thread at a time, with gradients disabled. Does not change the gradient.
   virtual void step_param(const at::Tensor& parameter, const at::Tensor& gradient) = 0;
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;
-  // As in Optimizer: shared tensors and options, by the names given; loading throws
-  // ConfigError, and changes nothing, where something does not fit.
+  // As in Optimizer: shared tensors and options, by the names given. If something does not
+  // fit, load_state throws ConfigError and changes nothing.
   virtual OptimizerState state(const NamedParameters& parameters) const = 0;
   virtual void load_state(const OptimizerState& state,
                           const NamedParameters& parameters) = 0;
@@ -49,11 +49,11 @@ class BRIGADE_API ShardOptimizer {
   virtual std::string fingerprint() const = 0;
 };
 
-// How a rank's optimizer is made: from text, as make_optimizer takes it; or by a function
-// of the share's parameters that gives an optimizer of brigade::optim or of torch::optim.
-// The tensors that the function gets share memory with the parameters, and are no others
-// than those the optimizer will step; there may be none of them. It is called again when
-// the share changes and when state is loaded, and must give the same kind each time.
+// Makes a rank's optimizer: from text, as make_optimizer takes it; or by a function that
+// gets the share's parameters and returns an optimizer of brigade::optim or of
+// torch::optim. Its tensors share memory with the parameters, and are exactly those that
+// the optimizer will step; there may be none. The function is called again when the share
+// changes and when state is loaded, and must return the same kind each time.
 class BRIGADE_API ShardFactory {
  public:
   using Make =
@@ -85,7 +85,7 @@ class BRIGADE_API ShardFactory {
   Make make_;
 };
 
-// Parameters that step alike. Names must differ in all groups together.
+// Parameters with the same optimizer. Names must differ across all groups.
 struct ZeroGroup {
   NamedParameters parameters = {};
   ShardFactory optimizer;
@@ -94,45 +94,45 @@ struct ZeroGroup {
 struct ZeroOptions {
   // ---- changes only speed or memory ----
 
-  // The parameters become views into one flat tensor for each owner, which is what step()
-  // broadcasts: no copies there. Whoever holds on to a parameter's old memory (through
-  // data_ptr() or detach()) no longer sees it change.
+  // The parameters become views into one flat tensor for each owner, which step()
+  // broadcasts without copies. A parameter's old memory, kept through data_ptr() or
+  // detach(), no longer changes.
   bool parameters_as_bucket_view = false;
 };
 
-// An optimizer whose state is spread over the ranks; zero_part (brigade/checkpoint.h) saves
-// any. Functions that say "collective" are called by all ranks of its group.
+// An optimizer with its state divided among the ranks; zero_part (brigade/checkpoint.h)
+// saves any. All ranks of its group call the "collective" functions.
 class BRIGADE_API ShardedOptimizer {
  public:
   virtual ~ShardedOptimizer() = default;
 
-  // Of this rank, for as many ranks as now. Tensors are shared, not copied.
+  // This rank's state, for the present number of ranks. Tensors are shared, not copied.
   virtual OptimizerState shard_state() const = 0;
-  // What `shards` of shard_state() hold for this rank: with as many ranks as saved them,
-  // this rank's own is enough; otherwise all, by rank. Checks everything, changes nothing,
-  // throws ConfigError where it does not fit. What it gives makes the change, on all ranks
-  // together.
+  // Loads this rank's state from `shards` of shard_state(): its own, if as many ranks saved
+  // them; otherwise all, by rank. Checks everything, changes nothing, and throws
+  // ConfigError where it does not fit. The function it returns makes the change, on all
+  // ranks together.
   virtual std::function<void()> load_shards(const std::vector<OptimizerState>& shards,
                                             int saved_ranks) = 0;
 
-  // Collective. Everybody's state in one, on rank `to`, in host memory; the others get an
-  // empty one. A key is "group.N/" and what the optimizer of that group calls it.
+  // Collective. Returns all ranks' state as one, on rank `to`, in host memory; on others an
+  // empty one. A key is "group.N/" and the key of that group's optimizer.
   virtual OptimizerState consolidate(int to = 0) const = 0;
-  // Takes this rank's share of a consolidated state, of any number of ranks. All ranks load
-  // the same.
+  // Loads this rank's share of a consolidated state, saved by any number of ranks. All
+  // ranks must load the same one.
   virtual void load_consolidated(const OptimizerState& whole) = 0;
 
-  // In bytes, of the tensors kept on this rank.
+  // Bytes of the state's tensors on this rank.
   int64_t state_bytes() const;
 
-  // From the next step on, on all ranks: of all groups, or of one.
+  // Sets the rate of all groups, or of one, from the next step on; on all ranks.
   virtual void set_lr(double lr) = 0;
   virtual void set_lr(size_t group, double lr) = 0;
   virtual double lr(size_t group = 0) const = 0;
 };
 
-// Parameters are given out by size, the largest first, each to the rank that has least so
-// far; a parameter is not divided. Not thread-safe.
+// Assigns whole parameters to ranks: by size, the largest first, each to the rank with
+// least so far. Not thread-safe.
 class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
  public:
   // Collective. Throws ConfigError for bad input, and MismatchError, on every rank, where
@@ -147,13 +147,13 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
       : ZeroRedundancyOptimizer(ddp->core(), std::move(optimizer), options) {}
   ~ZeroRedundancyOptimizer() override;
 
-  // Collective. What there is stays with its owners.
+  // Collective. Earlier parameters stay with their owners.
   void add_group(ZeroGroup group);
 
-  // Collective. Steps this rank's parameters that have a gradient, then every rank gets
-  // everyone's. REQUIRES: gradients that are equal on all ranks, as after backward().
-  // Throws ConfigError inside of join() of the model it was made for: ranks that have no
-  // more input do not come here.
+  // Collective. Steps this rank's parameters that have a gradient, then every rank gets all
+  // parameters. REQUIRES: gradients are equal on all ranks, as after backward(). Throws
+  // ConfigError inside of join() of the model it was made for: ranks without further input
+  // do not call it.
   void step();
   void zero_grad(bool set_to_none = true) const;
 
@@ -167,22 +167,22 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   double lr(size_t group = 0) const override;
 
   const ProcessGroup& group() const { return group_; }
-  // The rank that steps a parameter; -1: not one of these.
+  // The rank that steps a parameter; -1 for a tensor that is none of parameters().
   int owner(const at::Tensor& parameter) const;
-  // How many elements a rank owns.
+  // The number of elements that a rank owns.
   int64_t share(int rank) const;
   // This rank's optimizer of a group, until the next load, add_group or assign.
   ShardOptimizer& local(size_t group = 0) { return *groups_.at(group).local; }
-  // Of all groups, readable; equal on all ranks.
+  // The fingerprints of all groups, readable; equal on all ranks.
   std::string fingerprint() const;
-  // In the order given, all groups.
+  // The parameters of all groups, in the order given.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
   // ---- for hooks
-  // Steps the parameter if it is this rank's. By one thread at a time.
+  // Steps the parameter if it is this rank's. Called by one thread at a time.
   void step_own(const at::Tensor& parameter, const at::Tensor& gradient);
-  // Collective. Gives the parameters to these owners, in the order of parameters(); state
-  // moves with them.
+  // Collective. Assigns the parameters to these owners, in the order of parameters(), with
+  // their state.
   void assign(const std::vector<int>& owners);
 
  private:
@@ -201,8 +201,7 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   void add_unchecked(ZeroGroup group);
   void check_same() const;
   NamedParameters share_of(const Group& group, const std::vector<int>& owners) const;
-  // New optimizers, with this state, of what this rank has if parameters belong to
-  // `owners`.
+  // Makes optimizers, with this state, for this rank's share under `owners`.
   Locals load_into_new(const OptimizerState& state, const std::vector<int>& owners) const;
   void adopt(Locals locals, std::vector<int> owners);
   void prepare_sender();
@@ -213,41 +212,40 @@ class BRIGADE_API ZeroRedundancyOptimizer : public ShardedOptimizer {
   std::vector<at::Tensor> parameters_;
   std::vector<int> owners_;  // by index
   std::unordered_map<const c10::TensorImpl*, Index> places_;
-  std::unique_ptr<Sender> sender_;  // null: to be made
-  DdpCore::ModelHandle model_;      // if it is known
+  std::unique_ptr<Sender> sender_;  // null: not made yet
+  DdpCore::ModelHandle model_;      // empty if not known
 };
 
-// ---- zero hooks -------------------------------------------------------------------------
+// ---- ZeRO in the backward pass ----------------------------------------------------------
 //
-// ZeRO in the backward pass: the state of the optimizer is spread over the ranks, and
-// parameters change while gradients still arrive, from the first iteration on. On every
-// backend.
+// The state of the optimizer is divided among the ranks, and parameters change while
+// gradients still arrive, from the first iteration on, on every backend.
 //
 //   auto zero = std::make_shared<brigade::optim::ZeroRedundancyOptimizer>(ddp, "adam");
 //   ddp->set_hook(brigade::optim::hook_with_zero_step_interleaved(
 //       brigade::make_hook("fp16"), ddp, zero));
-// or, which moves no more than an all-reduce does:
+// or, with no more bytes than an all-reduce sends:
 //   auto zero = brigade::optim::apply_zero_in_backward(ddp, "adam:lr=0.001");
 
-// What both hooks below do: reduce as `hook` does, step what this rank owns, then every
-// rank gets everyone's parameters. Gradients are there after backward() as ever; do not
-// call zero->step(). Nothing steps inside of no_sync; parameters that no rank used stay as
-// they are, and so do those that `zero` does not have. The state is the inner hook's; that
-// of `zero` is saved by zero_part.
+// Both hooks below reduce as `hook` does, step this rank's parameters, and then give every
+// rank all parameters. Gradients are still there after backward(); do not call
+// zero->step(). Nothing steps inside of no_sync; parameters that no rank used, or that
+// `zero` does not have, do not change. The state is the inner hook's; zero_part saves the
+// state of `zero`.
 //
-// `shard_buckets` true: parameters belong to whom `zero` has given them. False: all of a
-// bucket to one rank, so that one broadcast a bucket is enough, but shares may be uneven;
-// when the buckets are made anew after the first iteration, state moves.
+// `shard_buckets` true: parameters keep the owners that `zero` chose. False: each bucket
+// has one owner, so that one broadcast is enough for it, but shares may be uneven; when the
+// buckets are rebuilt after the first iteration, state moves.
 //
-// On all ranks. Throws ConfigError where `zero` has parameters that the model does not
-// train, or another number of ranks.
+// To be called on all ranks. Throws ConfigError if `zero` has parameters that the model
+// does not train, or another number of ranks.
 
-// Steps when the last bucket is reduced: one broadcast for each owner. Not with
+// Steps when the last bucket is reduced, with one broadcast for each owner. Not with
 // skip_all_reduce_unused_params, where the last bucket may not come.
 BRIGADE_API std::shared_ptr<Hook> hook_with_zero_step(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets = false);
-// Steps each bucket as soon as it is reduced.
+// Steps each bucket's parameters as soon as it is reduced.
 BRIGADE_API std::shared_ptr<Hook> hook_with_zero_step_interleaved(
     std::shared_ptr<Hook> hook, DdpCore& core,
     std::shared_ptr<ZeroRedundancyOptimizer> zero, bool shard_buckets = false);
@@ -268,21 +266,22 @@ std::shared_ptr<Hook> hook_with_zero_step_interleaved(
                                          shard_buckets);
 }
 
-// The hook "zero": reduce-scatter of a bucket, a step of the shard, all-gather of the
-// parameters. Every rank owns 1/ranks of every parameter, whatever bucket it is in, so
-// nothing moves when buckets change; the optimizer sees flat shards of parameters, and must
-// be one whose step of an element depends on that element only: all of brigade::optim are.
+// The hook "zero" reduce-scatters a bucket, steps this rank's shard, and all-gathers the
+// parameters. Every rank owns 1/ranks of every parameter, whatever bucket it is in, so no
+// state moves when buckets change. The optimizer sees flat shards of parameters, so its
+// step of an element must depend on that element only; this holds for all of
+// brigade::optim.
 class BRIGADE_API ZeroHook : public Hook, public ShardedOptimizer {
  public:
   std::string name() const override { return "zero"; }
 };
 
-// Attaches the hook "zero" to the model, instead of any other hook, and gives it. When
+// Attaches the hook "zero" to the model, instead of any other hook, and returns it. When
 // backward() returns, the parameters have stepped and their gradients are none. With
 // no_sync gradients accumulate, and the pass that synchronises steps with the sum.
 // Collective, between iterations. Throws ConfigError for parameters that the hook can't
-// divide (sparse gradients, not dense in memory) and where a group lacks one that the model
-// trains or has one that it does not. ddp->core().set_in_backward(nullptr) takes it off.
+// divide (sparse gradients, not dense in memory) and unless the groups have exactly the
+// parameters that the model trains. ddp->core().set_in_backward(nullptr) detaches it.
 BRIGADE_API std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,
                                                              std::vector<ZeroGroup> groups);
 BRIGADE_API std::shared_ptr<ZeroHook> apply_zero_in_backward(DdpCore& core,

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// SIGXFSZ, which ends a process whose file has reached its limit, is held back: the write
-// fails instead, and its file can be taken away.
+// Blocks SIGXFSZ, which ends a process when a file reaches its size limit: the write fails
+// instead, and the file can be removed.
 class SizeSignalHeldBack {
  public:
   SizeSignalHeldBack() : held_(only()) {}
@@ -41,7 +41,7 @@ class SizeSignalHeldBack {
   HeldBack held_;
 };
 
-// 0, or what went wrong.
+// Returns 0 or errno.
 int write_bytes(int fd, std::string_view bytes) {
   SizeSignalHeldBack held;
   constexpr std::size_t kMost = std::size_t{1} << 30;  // one call writes 2 GiB at most
@@ -102,7 +102,7 @@ void AtomicFile::write(std::string_view bytes) {
 }
 
 void AtomicFile::commit() {
-  // Some file systems notice only now that a write has failed.
+  // Some file systems report a failed write only here.
   if (close(std::exchange(fd_, -1)) != 0) fail("write", errno);
   if (rename(partial_.c_str(), path_.c_str()) != 0) fail("rename", errno);
   committed_ = true;
@@ -115,7 +115,7 @@ void AtomicFile::commit_to_disk() {
 }
 
 void AtomicFile::fail(const char* doing, int error) {
-  // Not in the destructor only: it does not run when the constructor throws.
+  // Called by the constructor too: the destructor does not run when that throws.
   if (fd_ >= 0) close(std::exchange(fd_, -1));
   unlink(partial_.c_str());
   throw Error(cannot(doing, path_, error) + "; nothing there has changed");
@@ -142,7 +142,7 @@ void check_output_folder(const std::string& folder, std::string_view flag) {
   fs::create_directories(folder, error);
   if (error) fail(error.message());
   const std::string probe = folder + "/probe" + of_this_process();
-  // It may be there: of a process of this number that was killed, or on another host.
+  // It may exist: from a killed process with this number, or from another host.
   const int fd = open(probe.c_str(), O_CREAT | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
   if (fd < 0) fail(std::strerror(errno));
   close(fd);

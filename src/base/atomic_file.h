@@ -1,18 +1,18 @@
-// Files that are whole or not there, also when the disk fills up or Ctrl-C comes.
+// Files that are written whole or not at all, also when the disk fills up or Ctrl-C comes.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace brigade::base {
 
-// A file that is written beside its place, and becomes `path` in one go, or goes away.
-// Every member throws Error that names the path and the reason; `path` is then as it was.
+// A draft beside `path`, which replaces `path` at once or is removed. Every member throws
+// an Error that names the path and the reason; `path` is then as it was.
 class AtomicFile {
  public:
-  // `beside`: what is added to the path until the file is complete. A file of that name,
-  // left by a process that was killed, is written over.
+  // `beside` is added to the path to name the draft. A file of that name, left by a process
+  // that was killed, is overwritten.
   AtomicFile(std::string path, std::string_view beside);
-  // Removes what was not committed.
+  // Removes the draft unless it was committed.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -20,7 +20,7 @@ class AtomicFile {
   void write(std::string_view bytes);
   // Gives the file its name. Others see it from now on.
   void commit();
-  // The same, and the file outlives a power cut: returns when it is on the disk.
+  // The same, but returns when the file is on the disk, so that it survives a power cut.
   void commit_to_disk();
 
  private:
@@ -33,21 +33,21 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-// Makes `folder` if need be, and throws ConfigError, which names `flag`, unless files can
-// be made in it. To be called before any work is done.
+// Makes `folder` if it is missing, and throws ConfigError, which names `flag`, unless files
+// can be made in it. To be called before any work is done.
 void check_output_folder(const std::string& folder, std::string_view flag);
-// The same for the folder that `path` lies in, and that `path` is no folder.
+// The same for the folder of `path`; `path` itself must not be a folder.
 void check_output_file(const std::string& path, std::string_view flag);
 
-// Replaces what was there in one go, see AtomicFile; signals wait meanwhile. A device or a
-// pipe is written as it is. Throws Error.
+// Replaces the file at once, see AtomicFile; signals wait meanwhile. A device or a pipe is
+// written directly. Throws Error.
 void write_whole(const std::string& path, std::string_view text);
 
-// Grows by whole records, each there as soon as add() has returned: for what is watched
-// while it is written. A record that does not fit leaves nothing of itself.
+// A file that grows by whole records and can be read meanwhile: each record is there when
+// add() returns. A record that does not fit on the disk leaves no trace.
 class RecordFile {
  public:
-  // `append`: goes on behind what is there. Throws Error.
+  // `append` keeps the present records. Throws Error.
   explicit RecordFile(std::string path, bool append = false);
   ~RecordFile();
   RecordFile(const RecordFile&) = delete;

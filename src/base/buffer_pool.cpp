@@ -14,7 +14,7 @@ at::Tensor BufferPool::take(int64_t bytes, at::Device device) {
     largest_ = std::max(largest_, bytes);
     auto best = spare_.end();
     for (auto each = spare_.begin(); each != spare_.end(); ++each) {
-      // Of equal ones the last given back is the likeliest to be in a cache.
+      // Among equal buffers, the last one given back is the likeliest to be in a cache.
       if (each->numel() >= bytes &&
           (best == spare_.end() || each->numel() <= best->numel()))
         best = each;
@@ -24,7 +24,7 @@ at::Tensor BufferPool::take(int64_t bytes, at::Device device) {
       spare_.erase(best);
       return found.narrow(0, 0, bytes);
     }
-    // All are too small. One goes for each that is new, so that their number stays.
+    // All are too small. One is freed for each new one, so that their number stays.
     if (!spare_.empty()) spare_.erase(spare_.begin());
   }
   return empty_in_huge_pages(bytes, at::TensorOptions().dtype(at::kByte).device(device));

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// What stands beside the message; null: nothing.
+// The fields beside the message; null if there are none.
 json extra_in(const std::string& text, const std::string& name) {
   const json data = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const json::json_pointer place("/message/extraInfo/" + name);

@@ -1,4 +1,4 @@
-// The file through which a worker tells its launcher why it failed, in torchrun's format.
+// The file in which a worker writes for its launcher why it failed, in torchrun's format.
 #pragma once
 #include <chrono>
 #include <exception>
@@ -11,24 +11,25 @@ namespace brigade::base {
 
 struct RecordedError {
   std::string message;
-  // When it was written; the file's own time, for torchrun's stamp has whole seconds only.
+  // The file's modification time: torchrun's stamp has whole seconds only.
   std::chrono::system_clock::time_point when;
-  // What the worker was going to exit with; 1 where the file does not say.
+  // The worker's exit code; 1 where the file does not have it.
   int exit_code = 1;
-  // None where the file does not say: another library or torch's own @record wrote it.
+  // None where the file does not have it: another library or torch's @record wrote it.
   std::optional<Failure> kind = {};
-  // Whose failure it was.
+  // The rank that failed first.
   std::optional<int> rank = {};
 };
 
-// Writes to TORCHELASTIC_ERROR_FILE, if set; a first error there is kept. Never throws: a
-// worker that cannot write it still has its stderr.
+// Writes to TORCHELASTIC_ERROR_FILE, if set; an earlier error there is kept. Never throws:
+// a worker that cannot write it still has its stderr.
 void write_error_file(const std::string& message, int exit_code = 1,
                       std::optional<Failure> kind = std::nullopt,
                       std::optional<int> rank = std::nullopt) noexcept;
-// The same with the type and text of an error; one of ours has a kind and perhaps a rank.
+// The same with the error's type and text, and, for our own errors, kind and rank.
 void write_error_file(const std::exception& error, int exit_code) noexcept;
-// None when there is no file. A file that is not in torchrun's format gives its text.
+// None when there is no file. If a file is not in torchrun's format, its whole text is the
+// message.
 std::optional<RecordedError> read_error_file(const std::string& path);
 
 }  // namespace brigade::base

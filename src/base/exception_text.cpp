@@ -21,8 +21,8 @@ std::string type_name(const std::type_info& type) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// NCCL's texts begin with a place in LibTorch's sources and what kind of error it is, and
-// say what is wrong at their end.
+// NCCL's texts begin with a source location in LibTorch and the kind of error, and have the
+// reason at their end.
 std::string cause_of_nccl(const std::string& text) {
   const size_t kind = text.find(", ");
   if (kind == std::string::npos) return first_line(text);

@@ -17,12 +17,12 @@ struct Phrase {
   Failure kind;
 };
 
-// The first one that a text has counts. tests/engine/foreign_phrases_test.cpp and
+// The first phrase that a text contains decides. tests/engine/foreign_phrases_test.cpp and
 // tests/cuda/failures_test.cpp make LibTorch throw each of them.
 // clang-format off
 constexpr std::array kPhrases{
-    // gloo closes a connection on which something ran into its limit; this is what the
-    // others on it get.
+    // gloo closes a connection when an operation on it runs into its limit; all other
+    // operations on it get this.
     Phrase{"Application timeout caused pair closure", Failure::peer_lost},
     Phrase{"imed out", Failure::timeout},                 // gloo, and sockets of c10d
     Phrase{"onnect timeout", Failure::timeout},           // gloo

@@ -1,4 +1,4 @@
-// What an error is about, beside its text.
+// Kinds of errors, beside their texts.
 #pragma once
 #include <exception>
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace brigade::base {
 
-// Kinds of the texts that gloo, NCCL, c10d and its stores throw: the only table of their
-// phrases. `other` for every other text.
+// The kind of a text that gloo, NCCL, c10d or its stores throw, by the only table of their
+// phrases. `other` for any other text.
 Failure classify(std::string_view text);
 // The phrase of the table that `text` has; empty: none.
 std::string_view phrase_in(std::string_view text);
 
-// A group was given up while this rank waited in it.
+// A group was aborted while this rank waited in it.
 class AbortedError : public Error {
  public:
   using Error::Error;
@@ -23,16 +23,16 @@ class AbortedError : public Error {
 
 struct Cause {
   Failure kind = Failure::other;
-  // Whose failure it is, by its number in the job; none where that is not known.
+  // The rank that failed, by its number in the job; none where it is not known.
   std::optional<int> rank = {};
   std::string text;
 };
 
-// By the type of the error; of LibTorch's errors about ranks, which have one type for
-// different kinds, by the text.
+// Decides by the type of the error; by the text only for LibTorch's errors about ranks,
+// where one type stands for different kinds.
 Cause failure_of(const std::exception& error);
 Cause failure_of(const std::exception_ptr& error);
-// The exception of that kind, with that text.
+// Makes the exception of that kind, with that text.
 std::exception_ptr make_error(const Cause& cause);
 
 // Whether a failure of this kind only follows from another rank's.
@@ -44,7 +44,7 @@ const char* name_of(Failure kind);
 std::optional<Failure> kind_named(std::string_view name);
 
 std::string to_json(const Cause& cause);
-// What is not such JSON becomes the text of a cause without kind and rank.
+// Any other text becomes the text of a cause without kind and rank.
 Cause cause_from_json(const std::string& text);
 
 }  // namespace brigade::base

@@ -1,14 +1,13 @@
 #include "base/hash.h"
 
-// The code comes with the header: nothing is left to link, in a wheel or in a user's
-// program.
+// The header contains the code, so wheels and users' programs need not link a library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace brigade::base {
 
 uint64_t hash64(std::string_view bytes) {
-  if (bytes.empty()) bytes = "";  // an empty one may have no address
+  if (bytes.empty()) bytes = "";  // data() may be null
   return XXH64(bytes.data(), bytes.size(), 0);
 }
 

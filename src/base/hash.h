@@ -1,5 +1,4 @@
-// XXH64 with seed 0: fast enough to hash what a disk delivers. Finds accidents, not
-// forgery.
+// XXH64 with seed 0. It is faster than a disk, and detects accidents, not forgery.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -21,7 +21,7 @@ uintptr_t round_up(uintptr_t address) {
 #if defined(__linux__)
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
 
-// MADV_COLLAPSE itself does not ask.
+// MADV_COLLAPSE ignores the setting, so it is read here.
 bool allowed() {
   static const bool answer = [] {
     const std::string setting = read_whole("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -32,7 +32,7 @@ bool allowed() {
 
 void advise(uintptr_t begin, uintptr_t end) {
   void* const memory = reinterpret_cast<void*>(begin);
-  // Each is a wish: kernels without it say no, and nothing is lost.
+  // Both are only advice; older kernels refuse them without harm.
   madvise(memory, end - begin, MADV_HUGEPAGE);
   madvise(memory, end - begin, kCollapse);
 }
@@ -63,7 +63,7 @@ at::Tensor empty_in_huge_pages(at::IntArrayRef sizes, const at::TensorOptions& o
   // Allocates exactly this tensor, not a slice of a padded one, so that saving it writes no
   // padding.
   void* const memory = std::aligned_alloc(kHugePage, round_up(bytes));
-  if (memory == nullptr) return at::empty(sizes, options);  // which says what is missing
+  if (memory == nullptr) return at::empty(sizes, options);  // throws the error
   at::Tensor tensor = at::from_blob(memory, sizes, std::free, options);
   advise_huge_pages(tensor);
   return tensor;

@@ -32,7 +32,7 @@ std::string why_not_opened(const std::string& path) {
 }  // namespace
 
 InputFile::InputFile(const std::string& path) {
-  // O_NONBLOCK: to open a pipe would wait for somebody who writes to it.
+  // Without O_NONBLOCK, opening a pipe waits for a writer.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) throw Error(why_not_opened(path));
   struct stat about {};
@@ -80,7 +80,7 @@ std::string InputFile::text() const {
 
 std::string read_whole(const std::string& path) {
   std::string text;
-  // Nobody may ever write into a FIFO, and a device may have no end.
+  // A FIFO may never get a writer, and a device may have no end.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return text;
   struct stat info {};

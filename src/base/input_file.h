@@ -1,4 +1,4 @@
-// A file to read whose name somebody gave us.
+// Reads files that are named by users.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,8 +6,8 @@
 namespace brigade::base {
 
 // A regular file, open for reading. A pipe, a device or a folder is refused at once:
-// reading it could wait, or go on, for ever. Every member throws Error with the reason
-// only; the caller says which file it was and what for.
+// reading it could take for ever. Every member throws an Error with the reason only; the
+// caller adds the file and its purpose.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -15,9 +15,9 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // When it was opened.
+  // The size at opening.
   std::uint64_t size() const { return size_; }
-  // Exactly `length` bytes, from the byte `from` on.
+  // Reads exactly `length` bytes, from the byte `from` on.
   void read(std::uint64_t from, void* into, std::uint64_t length) const;
   // All size() bytes.
   std::string text() const;
@@ -27,10 +27,9 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// The content of a file, also of one in /proc, about a process that may end at any moment.
-
-// Empty if it can't be read, or is no regular file. Not by a stream, which throws when the
-// process that a file of /proc is about ends between the opening and the reading.
+// Returns the content of a file, empty if it can't be read or is not regular. Uses no
+// stream, which throws when the process of a file in /proc ends between opening and
+// reading.
 std::string read_whole(const std::string& path);
 
 }  // namespace brigade::base

@@ -6,7 +6,8 @@
 namespace brigade::base {
 namespace {
 
-// Of the library, program or Python module that this function is in; ends with a slash.
+// The folder of the library, program or Python module with this function; ends with a
+// slash.
 std::string own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&load_module), &info) || !info.dli_fname)
@@ -30,7 +31,7 @@ Module load_module(const std::string& name) {
   if (handle) return {handle, ""};
   const char* text = dlerror();
   const std::string why = text ? text : path;
-  // Of another file it is said that what this one needs is missing.
+  // If another file is named, a library that this module needs is missing.
   if (path == file && why.starts_with(file + ": cannot open"))
     return {nullptr,
             "its module " + file + " is not there (built without a CUDA toolkit?)"};

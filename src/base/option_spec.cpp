@@ -10,7 +10,7 @@
 namespace brigade::base {
 namespace {
 
-// Levenshtein's.
+// The Levenshtein distance.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -32,7 +32,7 @@ bool parse(const std::string& text, Number& number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// Where the first comma stands that is in no parentheses, or the end.
+// The position of the first comma outside of parentheses, or the end.
 size_t end_of_item(std::string_view text) {
   int open = 0;
   for (size_t place = 0; place < text.size(); ++place) {

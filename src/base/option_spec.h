@@ -14,22 +14,22 @@ std::string_view nearest(std::string_view word,
 // "; did you mean 'x'? known: a, b, x"
 std::string suggestion(std::string_view word, std::span<const std::string_view> candidates);
 
-// An option that may stand without a value, and the one that it then has.
+// An option that may be given without a value, and the value that it then has.
 struct BareOption {
   std::string_view key;
   std::string value;
 };
 
-// Each getter throws ConfigError that names hook, option, value and what is expected.
+// Each getter throws a ConfigError that names hook, option, value and rule.
 class OptionSpec {
  public:
-  // `kind`: what the errors call it.
+  // `kind` is its name in errors.
   OptionSpec(std::string_view hook, std::string_view text,
              std::span<const std::string_view> known, const char* kind = "hook",
              std::span<const BareOption> bare = {});
   int64_t integer(const std::string& key, int64_t fallback) const;
   uint64_t natural(const std::string& key, uint64_t fallback) const;
-  // A natural that an int64_t holds.
+  // A natural number that fits into an int64_t.
   int64_t size(const std::string& key, int64_t fallback) const;
   double number(const std::string& key, double fallback) const;
   std::string text(const std::string& key, const std::string& fallback) const;

@@ -1,10 +1,10 @@
-// What the processor is called.
+// The name of the processor.
 #pragma once
 #include <string>
 
 namespace brigade::base {
 
-// "Intel(R) Xeon(R) …", "unknown" where the system does not say.
+// "Intel(R) Xeon(R) …", or "unknown".
 std::string processor_name();
 
 }  // namespace brigade::base

@@ -1,4 +1,4 @@
-// Signals that wait.
+// Blocks signals for a while.
 #pragma once
 #include <signal.h>
 
@@ -7,8 +7,8 @@ namespace brigade::base {
 // The signals by which users and systems end a process: SIGINT, SIGTERM, SIGHUP, SIGQUIT.
 sigset_t ending_signals();
 
-// The calling thread does not get these signals while this lives. They wait, and come when
-// it ends, unless somebody has taken them meanwhile.
+// Blocks these signals for the calling thread while it lives. They stay pending and are
+// delivered when it ends, unless they were taken meanwhile.
 class HeldBack {
  public:
   explicit HeldBack(const sigset_t& signals) {

@@ -7,7 +7,7 @@
 namespace brigade::base {
 namespace {
 
-// The length of the valid character that `text` begins with; 0: there is none.
+// The length of the valid character at the beginning of `text`; 0 if there is none.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) -> uint32_t {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : 0;
@@ -20,7 +20,7 @@ size_t character_length(std::string_view text) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3f);
   }
-  // Not longer than it must be, no half of a surrogate pair, not beyond the last character.
+  // Rejects overlong forms, surrogates and values beyond the last character.
   constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   const bool good = first >= 0xc0 && first < 0xf8 && code >= kSmallest[length] &&

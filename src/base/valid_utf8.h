@@ -4,7 +4,7 @@
 
 namespace brigade::base {
 
-// `text` where it is valid UTF-8; each byte that is not becomes \xNN, and NUL becomes \x00.
+// Returns `text` with each byte that is not valid UTF-8 as \xNN, and NUL as \x00.
 std::string valid_utf8(std::string text);
 
 }  // namespace brigade::base

@@ -20,7 +20,7 @@ int64_t blocks_in(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
 
-// The parts of the headers and codes that `size` values in blocks of `block` use, as rows.
+// The headers and codes of `size` values in blocks of `block`, as rows.
 struct UsedRows {
   at::Tensor params, codes;
 };
@@ -31,7 +31,7 @@ UsedRows used_rows(const at::Tensor& headers, const at::Tensor& codes, int64_t p
           codes.view(code_type).narrow(0, 0, rows * block).view({rows, block})};
 }
 
-// Stores an encoding; the codes that fill up the last row stay out of the message.
+// Stores an encoding, without the codes that pad the last row.
 void store(const blocks::Rows& rows, const at::Tensor& headers, const at::Tensor& codes,
            int64_t size) {
   headers.view(at::kFloat).narrow(0, 0, rows.params.numel()).copy_(rows.params.view({-1}));
@@ -40,7 +40,7 @@ void store(const blocks::Rows& rows, const at::Tensor& headers, const at::Tensor
       .copy_(rows.codes.view({-1}).narrow(0, 0, size));
 }
 
-// residual = p - decoded; rows that do not decode to finite values leave it alone.
+// residual = p - decoded; rows that do not decode to finite values do not change it.
 void update_residual(const blocks::Rows& rows, const at::Tensor& p,
                      const at::Tensor& residual) {
   if (!residual.defined()) return;
@@ -74,7 +74,7 @@ class Int8Codec final : public Codec {
   bool encode_share_kernel(std::span<const float> values, float scale,
                            std::span<const float> last, std::span<float> next, int divisor,
                            Bytes headers, Bytes codes) const override {
-    // Others' reciprocals are not exact.
+    // Other divisors' reciprocals are not exact.
     if (!std::has_single_bit(static_cast<unsigned>(divisor))) return false;
     const std::size_t blocks = blocks_in(values.size(), kBlock);
     kernels_.encode_share(values, scale,
@@ -155,7 +155,7 @@ class AffineCodec final : public Codec {
     decode({reinterpret_cast<const kernels::AffineHeader*>(headers.data()), blocks}, block,
            {codes.data(), out.size()}, out);
   }
-  // Freed before it is used, in the order of the stream: nobody else gets it sooner.
+  // Freed before it is used: the memory is reused in the order of the stream only.
   static at::Tensor scratch_on(const OnCuda& cuda) {
     return at::empty({static_cast<int64_t>(kernels::kAffineScratchBytes)},
                      at::TensorOptions(at::kByte).device(cuda.device));

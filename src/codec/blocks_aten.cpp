@@ -33,7 +33,7 @@ at::Tensor shrink_of(const at::Tensor& scale) {
   return at::where(scale > 0x1p100, at::full_like(scale, 0.5), at::ones_like(scale));
 }
 
-// Sums and differences of values that lie 64, 32, 16, 8 and 4 apart, in rows of 128.
+// Sums and differences of values at distances 64, 32, 16, 8 and 4, in rows of 128.
 at::Tensor rotate(at::Tensor y) {
   const int64_t rows = y.size(0);
   for (const int64_t stride : {64, 32, 16, 8, 4}) {
@@ -103,7 +103,7 @@ at::Tensor decode_int4(const at::Tensor& params, const at::Tensor& codes) {
 Rows encode_affine(const at::Tensor& rows) {
   const at::Tensor finite = at::isfinite(rows).all(1, /*keepdim=*/true);
   const at::Tensor p = at::where(finite, rows, at::zeros_like(rows));
-  // + 0: never -0, which would show in the header's bits.
+  // + 0 turns -0 into 0, as the header's bits must be.
   const at::Tensor least = p.amin(1, true).clamp_(-kLargest, kLargest).add_(0.0);
   const at::Tensor most = p.amax(1, true).clamp_(-kLargest, kLargest).add_(0.0);
   const at::Tensor scale = step_of(most.to(at::kDouble) - least.to(at::kDouble), 255.0);

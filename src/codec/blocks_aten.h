@@ -6,12 +6,12 @@
 
 namespace brigade::blocks {
 
-// values * scale + residual (if defined), as rows of `block`. The last row is filled up
-// with its own last value, so that it has the range of the values it really holds.
+// values * scale + residual (if defined), as rows of `block`. The last row is padded with
+// its own last value, which leaves its range unchanged.
 at::Tensor rows_of(const at::Tensor& values, float scale, const at::Tensor& residual,
                    int64_t block);
 
-// What an encoding gives, one row a block. `params` are the header's floats: scale, or
+// The result of an encoding, one row a block. `params` are the header's floats: scale, or
 // scale and low.
 struct Rows {
   at::Tensor params;   // float32, rows x 1 or rows x 2
@@ -19,7 +19,7 @@ struct Rows {
   at::Tensor decoded;  // float32, rows x block
 };
 Rows encode_int8(const at::Tensor& rows);
-// The last row is filled up with zeros.
+// The last row is padded with zeros.
 Rows encode_int4(const at::Tensor& rows);
 Rows encode_affine(const at::Tensor& rows);
 

@@ -36,7 +36,7 @@ void divide(std::span<const float> from, float divisor, std::span<float> to) {
   if (divisor == 1) {
     if (to.data() != from.data()) std::ranges::copy(from, to.begin());
   } else if (std::has_single_bit(static_cast<unsigned>(divisor))) {
-    // The same bits, in less time.
+    // Gives the same bits in less time.
     for (size_t i = 0; i < to.size(); ++i) to[i] = from[i] * inverse;
   } else {
     for (size_t i = 0; i < to.size(); ++i) to[i] = from[i] / divisor;
@@ -77,11 +77,12 @@ void Codec::encode_share(const at::Tensor& values, int64_t chunk_elements, doubl
   const int64_t filled = code_bytes(values.numel());
   const Backend backend = backend_for(values);
   const bool empty = values.numel() == 0;
-  // The kernels for CPUs go over the residual once, piece by piece.
+  // The CPU kernels read the residual once, group by group.
   const at::Tensor lost =
       backend == Backend::cpu || empty ? residual.next : residual.copied();
   const bool divides = backend != Backend::cpu && divisor != 1 && lost.defined();
-  // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
+  // CUDA would multiply by the reciprocal of a number, with other bits; so this is a
+  // tensor.
   const at::Tensor by = divides ? at::scalar_tensor(divisor, lost.options()) : lost;
   if (divides) lost.div_(by);
   if (backend == Backend::aten) {
@@ -127,7 +128,7 @@ void Codec::encode_pieces(std::span<const float> values, float scale,
     const auto size = static_cast<size_t>(std::min(step, whole - at));
     const auto lost = next.subspan(at, size);
     divide(last.subspan(at, size), static_cast<float>(divisor), lost);
-    // A message that is one piece may have a header for none of its values.
+    // header_bytes(0) is not 0 if a message has one header in all.
     encode_kernel(values.subspan(at, size), scale, lost,
                   headers.subspan(at > 0 ? header_bytes(at) : 0),
                   codes.subspan(at > 0 ? code_bytes(at) : 0));

@@ -1,5 +1,5 @@
-// Tensor to wire and back: what every dense compressor is to the exchange layer. Codecs are
-// pure functions of their arguments; they have no process group and no state.
+// A codec converts tensors to messages and back. Codecs are pure functions of their
+// arguments; they have no process group and no state.
 //
 // Vocabulary
 // clang-format off
@@ -31,13 +31,13 @@ struct Messages;
 struct OwnerStep;
 }  // namespace kernels
 
-// How a codec computes. `by_device` is for everyone: kernels for CPU tensors, for CUDA
-// tensors too where cuda_module.h finds them, ATen operations for others. `aten` takes ATen
-// operations everywhere, so that they can be tested without an accelerator. All give the
-// same bytes, except for NaN payloads.
+// How a codec computes. `by_device` is the normal path: kernels for CPU tensors, for CUDA
+// tensors too where cuda_module.h finds them, and ATen operations otherwise. `aten` uses
+// ATen operations everywhere, so that they can be tested without an accelerator. All give
+// the same bytes, except for NaN payloads.
 enum class CodecPath { by_device, aten };
 
-// The residual of the last step, and where that of this one goes.
+// The residual of the last step, and the memory for this step's.
 struct Residuals {
   Residuals() = default;
   Residuals(at::Tensor residual) : last(residual), next(std::move(residual)) {}
@@ -45,7 +45,7 @@ struct Residuals {
       : last(std::move(last_given)), next(std::move(next_given)) {}
   bool defined() const { return next.defined(); }
   bool in_place() const { return last.is_same(next); }
-  // part(tensor) of both.
+  // Applies part(tensor) to both.
   template <class Part>
   Residuals each(Part part) const {
     if (!defined()) return {};
@@ -54,7 +54,7 @@ struct Residuals {
     parts.moved = moved;
     return parts;
   }
-  // `next` gets the residual, and is to be changed in place. For those who do not change
+  // Copies the residual to `next`, to be changed in place by callers that do not change
   // every value.
   at::Tensor copied() const {
     if (defined() && !in_place()) next.copy_(last);
@@ -63,21 +63,20 @@ struct Residuals {
 
   at::Tensor last;
   at::Tensor next;
-  // False: `last` is what the last step left, under the same division of the values among
-  // the ranks. True: it comes from elsewhere, from other buckets, another division or a
-  // checkpoint. An exchange must know; a codec need not.
+  // False: `last` is the last step's residual, with the same division of the values among
+  // the ranks. True: it comes from other buckets, another division or a checkpoint. Only
+  // exchanges read this.
   bool moved = true;
 };
 
 // Thread-safe: all methods are const and touch nothing but their arguments. The same input
 // gives the same bytes on every rank and on every CPU. A message's memory must be aligned
-// to 4 bytes; `wire_bytes` is a multiple of 4, so messages may lie side by side in one
-// tensor. Arguments that break the vocabulary above throw brigade::Error.
+// to 4 bytes; `wire_bytes` is a multiple of 4, so messages may be contiguous in one tensor.
+// Arguments that break the vocabulary above throw brigade::Error.
 //
-// Arguments are checked here, once. A codec derives from this and gives its layout and
-// three ways to compute it. The kernels work on raw memory of a CPU, their twins on that of
-// a CUDA device. The ATen operations work on tensors of any device. All give the same
-// bytes.
+// Arguments are checked here, once. A codec derives from this class and implements its
+// layout three times: kernels for raw memory of a CPU, kernels for a CUDA device, and ATen
+// operations for tensors of any device. All give the same bytes.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -91,24 +90,24 @@ class Codec {
   virtual bool takes_residual() const = 0;
 
   // p = values * scale + residual.last; `wire` becomes the message of p. With a residual,
-  // residual.next = p - decoded(wire), in the same pass over memory. If a p is not
-  // finite (NaN, Inf), its block decodes to NaN, and the block's residual stays as it was;
-  // the plain casts carry over that one value. `values` is not changed. The tensors of
-  // `residual` are undefined, or have the values' size, dtype and device.
+  // residual.next = p - decoded(wire), in the same pass over memory. If a p is not finite
+  // (NaN, Inf), its block decodes to NaN, and the block's residual does not change; the
+  // plain casts pass on that one value. `values` is not changed. The tensors of `residual`
+  // are undefined, or have the values' size, dtype and device.
   void encode(const at::Tensor& values, int64_t chunk_elements, double scale,
               const Residuals& residual, const at::Tensor& wire) const;
-  // The first out.numel() values of the message: out = decoded, and out += decoded.
+  // Decode the first out.numel() values of the message: out = decoded, and out += decoded.
   // REQUIRES: out is 1-D contiguous float32 with numel() <= the number of values that were
   // encoded.
   void decode(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out) const;
   void decode_add(const at::Tensor& wire, int64_t chunk_elements,
                   const at::Tensor& out) const;
 
-  // The owner's part of an exchange: `wire` becomes the message of (own + the decoded
-  // messages, in their order) / divisor. `messages` lie side by side, each of
-  // wire_bytes(chunk_elements). With a residual, which is a share of the sum and not of the
-  // mean, residual / divisor is added before, and residual = (p - decoded(wire)) * divisor.
-  // `own` may be changed.
+  // The owner's step of an exchange: `wire` becomes the message of (own + the decoded
+  // messages, in their order) / divisor. `messages` are contiguous, each of
+  // wire_bytes(chunk_elements). A residual belongs to the sum, not to the mean: residual /
+  // divisor is added before, and residual = (p - decoded(wire)) * divisor. `own` may be
+  // changed.
   void reduce(const at::Tensor& own, const at::Tensor& messages, int64_t chunk_elements,
               int divisor, const Residuals& residual, const at::Tensor& wire) const;
 
@@ -120,21 +119,21 @@ class Codec {
       : name_(std::move(name)), granularity_(granularity), path_(path) {}
 
   virtual int64_t header_bytes(int64_t chunk_elements) const = 0;
-  // Of the codes of that many values, whatever their number.
+  // Bytes of the codes of any number of values.
   virtual int64_t code_bytes(int64_t elements) const = 0;
 
-  // Values that can be encoded by themselves: a message of several times as many is their
-  // headers and their codes, one after the other. 0: only a whole chunk.
+  // The number of values that can be encoded independently: a longer message has all
+  // headers of such groups, then all their codes. 0: only a whole chunk can.
   virtual int64_t piece() const { return 0; }
 
-  // `headers` and `codes` are the two whole parts of a message, or those of a piece. There
-  // is at least one value. The bytes behind the last value are zero already. `residual` is
-  // empty or undefined if there is none.
+  // `headers` and `codes` are those of a whole message, or of one group of piece() values.
+  // There is at least one value. The bytes behind the last value are zero already.
+  // `residual` is empty or undefined if there is none.
   virtual void encode_kernel(std::span<const float> values, float scale,
                              std::span<float> residual, Bytes headers,
                              Bytes codes) const = 0;
   // The same with a residual of last / divisor, which leaves (p - decoded) * divisor in
-  // `next`: in one pass, or false, and nothing is done.
+  // `next`, in one pass. False: it does nothing.
   virtual bool encode_share_kernel(std::span<const float> /*values*/, float /*scale*/,
                                    std::span<const float> /*last*/,
                                    std::span<float> /*next*/, int /*divisor*/,
@@ -143,34 +142,34 @@ class Codec {
   }
   virtual void decode_kernel(ConstBytes headers, ConstBytes codes, std::span<float> out,
                              bool add) const = 0;
-  // The same on a CUDA device: what `kernels` returns.
+  // The same on a CUDA device. Returns the kernels' error.
   virtual int encode_cuda(const OnCuda& cuda, std::span<const float> values, float scale,
                           std::span<float> residual, Bytes headers, Bytes codes) const = 0;
   virtual int decode_cuda(const OnCuda& cuda, ConstBytes headers, ConstBytes codes,
                           std::span<float> out, bool add) const = 0;
-  // Whether there are twins for CUDA at all; if not, ATen's operations are used there.
+  // Whether the codec has CUDA kernels; if not, ATen's operations are used there.
   virtual bool has_cuda_kernels() const { return true; }
-  // reduce() on a CUDA device, all in one pass.
+  // reduce() on a CUDA device, in one pass.
   virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
                           const kernels::OwnerStep& reduction) const = 0;
   virtual void encode_aten(const at::Tensor& values, float scale,
                            const at::Tensor& residual, const at::Tensor& headers,
                            const at::Tensor& codes) const = 0;
-  // The first `size` values.
+  // Decodes the first `size` values.
   virtual at::Tensor decode_aten(const at::Tensor& headers, const at::Tensor& codes,
                                  int64_t size) const = 0;
 
  private:
   void decode_to(const at::Tensor& wire, int64_t chunk_elements, const at::Tensor& out,
                  bool add) const;
-  // encode(), but with residual / divisor, and what is lost times `divisor`.
+  // As encode(), with residual / divisor, and an error times `divisor`.
   void encode_share(const at::Tensor& values, int64_t chunk_elements, double scale,
                     const Residuals& residual, int divisor, const at::Tensor& wire) const;
   void encode_pieces(std::span<const float> values, float scale, const Residuals& residual,
                      int divisor, Bytes headers, Bytes codes) const;
   enum class Backend { cpu, cuda, aten };
   Backend backend_for(const at::Tensor& tensor) const;
-  // Throws brigade::Error where an argument breaks the vocabulary above.
+  // Throws brigade::Error if an argument breaks the vocabulary above.
   void check_floats(const at::Tensor& tensor, const char* what,
                     int64_t chunk_elements) const;
   void check_residual(const Residuals& residual, const at::Tensor& values) const;
@@ -191,9 +190,9 @@ std::unique_ptr<Codec> make_bf16_codec(CodecPath path = CodecPath::by_device);
 // Symmetric: a scale for each 256 values, codes in [-127, 127]; n + 4 n / 256 bytes.
 // |p - decoded| <= scale / 2.
 std::unique_ptr<Codec> make_int8_codec(CodecPath path = CodecPath::by_device);
-// Rotated and symmetric: a step for each 128 values, codes in [-7, 7], two to a byte;
-// n / 2 + 4 n / 128 bytes. Values of one size come back with an error of about 0.12 of it,
-// as a root mean square.
+// Rotated and symmetric: a step for each 128 values, codes in [-7, 7], two to a byte; n / 2
+// + 4 n / 128 bytes. Values of equal size have a relative error of about 0.12 (root mean
+// square).
 std::unique_ptr<Codec> make_int4_codec(CodecPath path = CodecPath::by_device);
 // Affine: scale and low end for each 512 values, codes in [0, 255]; n + 8 n / 512 bytes.
 // Zero stays exactly zero.
@@ -202,7 +201,7 @@ std::unique_ptr<Codec> make_affine_block_codec(CodecPath path = CodecPath::by_de
 // memory.
 std::unique_ptr<Codec> make_affine_tensor_codec(CodecPath path = CodecPath::by_device);
 // The share `ratio` of each 65,536 values with the largest magnitudes, rounded up, and
-// their places; 6 bytes each. Everything else is lost, or stays in the residual. REQUIRES:
+// their indices; 6 bytes each. Everything else is lost, or stays in the residual. REQUIRES:
 // 0 < ratio <= 1.
 std::unique_ptr<Codec> make_top_k_codec(double ratio,
                                         CodecPath path = CodecPath::by_device);

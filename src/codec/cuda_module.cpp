@@ -35,11 +35,11 @@ const Loaded& loaded() {
   return once;
 }
 
-// What the device says of the kernels; 0: it runs them. Asked once for each device: it may
-// take them to be loaded there.
+// The device's error for the kernels; 0: it runs them. Asked once for each device, because
+// it may load the kernels there.
 int error_on(c10::Device device) {
-  constexpr size_t kDevices = 128;                         // more than LibTorch knows
-  static std::array<std::atomic<int>, kDevices> one_more;  // than the error; 0: not asked
+  constexpr size_t kDevices = 128;                         // more than LibTorch supports
+  static std::array<std::atomic<int>, kDevices> one_more;  // the error + 1; 0: not asked
   std::atomic<int>& known = one_more.at(static_cast<size_t>(device.index()));
   if (known == 0) {
     const c10::DeviceGuard guard(device);

@@ -10,11 +10,10 @@
 
 namespace brigade {
 
-// Null where they cannot be used, or have no code for this device: codecs then work with
-// ATen's operations. Loads them when it is first called. REQUIRES: LibTorch's CUDA part is
-// in the process.
+// Null if they cannot be used, or have no code for this device: codecs then use ATen's
+// operations. The first call loads them. REQUIRES: LibTorch's CUDA part is in the process.
 const kernels::CudaKernels* cuda_kernels(c10::Device device);
-// Why not, if so.
+// The reason if cuda_kernels() is null, else none.
 std::optional<std::string> why_no_cuda_kernels(c10::Device device);
 
 struct OnCuda {
@@ -23,7 +22,7 @@ struct OnCuda {
   void* stream;        // its current stream
 };
 // Calls work(OnCuda), with the device of `tensor` as the current one, and throws the error
-// that it gives back; `who` is for that. REQUIRES: cuda_kernels(tensor.device()).
+// that it returns, which names `who`. REQUIRES: cuda_kernels(tensor.device()).
 void on_cuda(const std::string& who, const at::Tensor& tensor,
              const std::function<int(const OnCuda&)>& work);
 

@@ -11,10 +11,10 @@
 namespace brigade::low_rank {
 namespace {
 
-// A thread takes longer to wake up than to do less than this.
+// Fewer elements take less time than waking up a thread.
 constexpr int64_t kElementsOfAThread = 1 << 16;
-// So many columns of a few rows, and of Q, stay in a core's nearest cache. Of 2560 x 2560
-// values and a rank of 2 the second product takes half as long in such blocks.
+// This many columns of a few rows, and of Q, stay in a core's nearest cache. In such blocks
+// the second product of 2560 x 2560 values with rank 2 takes half as long.
 constexpr int64_t kColumnsAtOnce = 1024;
 
 bool fits(const at::Tensor& tensor) {
@@ -43,7 +43,7 @@ void for_rows(kernels::LowRankShape shape, Body body) {
                    });
 }
 
-// Rows of so many values stay in a core's nearest cache while they are brought over.
+// This many values stay in a core's nearest cache while they are moved.
 constexpr int64_t kBroughtAtOnce = 2048;
 
 void project_one(const at::Tensor& m, Residual* residual, const at::Tensor& q,
@@ -80,7 +80,7 @@ void project_one(const at::Tensor& m, Residual* residual, const at::Tensor& q,
 
 void project_back_one(const at::Tensor& m, const at::Tensor& p, at::Tensor q) {
   const auto shape = shape_of(m, p);
-  // One row has the same order in memory as its transposed form.
+  // One row and its transpose have the same order in memory.
   at::Tensor qt = q.size(1) == 1 ? q : at::empty({q.size(1), q.size(0)}, q.options());
   const float* from = data_of(m);
   float* to = data_of(qt);
@@ -153,7 +153,7 @@ void add(const Matrices& matrices) {
       residual = {residual.value().add(each.m), {}, {}};
       continue;
     }
-    // The product costs nothing beside the memory that is read and written.
+    // The product costs nothing compared with reading and writing the memory.
     const int64_t rank = each.p.size(1);
     project({{each.m, at::empty({each.m.size(0), rank}, each.m.options()),
               at::zeros({each.m.size(1), rank}, each.m.options()), &residual}});

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kWho = "PowerSGD's kernels";
 
-// A kernel that goes to memory of another device takes the whole process with it.
+// A kernel that accesses memory of another device would end the process.
 void check_device(const at::Tensor& tensor, c10::Device device) {
   if (!tensor.defined() || tensor.device() == device) return;
   throw Error(std::string(kWho) + ": a tensor is on " + tensor.device().str() +
@@ -33,8 +33,8 @@ kernels::LowRankShape shape_of(const at::Tensor& m, const at::Tensor& thin) {
           static_cast<size_t>(thin.size(-1))};
 }
 
-// In how many parts the rows are added up: enough blocks of threads to fill a device, and
-// rows enough to be worth one.
+// The number of partial sums over the rows: enough blocks of threads to fill a device, with
+// enough rows each.
 int parts_of(int64_t rows, int64_t columns) {
   constexpr int64_t kBlocks = 1024, kColumnsOfABlock = 128, kLeastRows = 16;
   const int64_t across = (columns + kColumnsOfABlock - 1) / kColumnsOfABlock;
@@ -54,7 +54,7 @@ kernels::LowRankMatrix pointers(const Matrix& matrix) {
           .q = write(matrix.q, device)};
 }
 
-// The places of matrices of one shape, which one launch can take.
+// The indices of matrices with one shape, which one launch can take.
 using Places = std::vector<size_t>;
 std::vector<Places> by_shape(const Matrices& matrices) {
   std::map<std::tuple<int64_t, int64_t, int64_t>, Places> found;
@@ -122,7 +122,7 @@ void rebuild(const at::Tensor& m, const at::Tensor& p, const at::Tensor& q) {
 
 namespace {
 
-// What the matrices of one shape keep, one behind the other.
+// The stored data of all matrices of one shape, contiguous.
 struct Kept {
   at::Tensor p;
   at::Tensor q;

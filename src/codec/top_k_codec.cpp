@@ -1,5 +1,5 @@
-// The largest values of each block, with their places. A message is [values of all
-// blocks][places of all blocks].
+// The largest values of each block, with their indices. A message is [values of all
+// blocks][indices of all blocks].
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ class TopKCodec final : public Codec {
   static constexpr int64_t kCacheLine = 64;
   static constexpr int64_t kBlock = kernels::kTopKBlock;
 
-  // Values that are kept of a block of that many, and of a chunk.
+  // The number of values kept of a block of this size, and of a chunk.
   int64_t kept_of(int64_t block) const {
     return static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(block)));
   }
@@ -45,8 +45,8 @@ class TopKCodec final : public Codec {
     }
   }
 
-  // The same for a message whose chunk keeps `total` values. The block that was encoded may
-  // be longer than what is decoded; behind its values there are zeros.
+  // The same for a message of `total` kept values. The encoded block may be longer than the
+  // decoded values; zeros are behind them.
   template <class Body>
   void each_coded_block(int64_t elements, int64_t total, Body body) const {
     each_block(elements, [&](int64_t at, int64_t size, int64_t begin, int64_t) {
@@ -59,7 +59,7 @@ class TopKCodec final : public Codec {
     auto* to = reinterpret_cast<float*>(headers.data());
     auto* places = reinterpret_cast<uint16_t*>(codes.data());
     const int64_t total = kept(std::ssize(values));
-    if (total % 2 == 1) places[total] = 0;  // fills up to 4 bytes
+    if (total % 2 == 1) places[total] = 0;  // pads to 4 bytes
     each_block(std::ssize(values), [&](size_t at, size_t size, size_t begin, size_t count) {
       kernels::top_k(values.subspan(at, size), scale,
                      residual.empty() ? residual : residual.subspan(at, size),
@@ -110,7 +110,7 @@ class TopKCodec final : public Codec {
       lost.copy_(at::where(finite, block.index_fill(0, places, 0), lost));
     });
   }
-  // Rising. Of equal magnitudes the first ones are taken.
+  // In ascending order. Among equal magnitudes the first ones are taken.
   static at::Tensor places_of_largest(const at::Tensor& block, int64_t count) {
     const at::Tensor places = at::arange(
         block.numel(), at::TensorOptions().dtype(at::kLong).device(block.device()));

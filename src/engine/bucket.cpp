@@ -27,7 +27,7 @@ c10d::GradBucket side_by_side(at::Tensor buffer,
   for (const at::Tensor& parameter : parameters) {
     offsets.push_back(end);
     lengths.push_back(static_cast<size_t>(length_of(parameter)));
-    sizes.push_back(parameter.sizes());  // of a tensor that the bucket keeps
+    sizes.push_back(parameter.sizes());  // a view: the bucket keeps the tensor
     end += lengths.back();
   }
   TORCH_CHECK(buffer.dim() == 1 && static_cast<size_t>(buffer.numel()) == end,
@@ -68,8 +68,8 @@ int64_t Bucket::length(size_t place) const {
   return length_of(state_->parameters.at(place));
 }
 
-// The Reducer keeps complex gradients as pairs of reals, and its own views of them are
-// wrong: they are as long as if the values were complex.
+// The Reducer stores complex gradients as pairs of reals, and its own views of them have
+// the wrong length, as if the values were complex.
 std::vector<at::Tensor> Bucket::gradients() const {
   const auto is_complex = [](const at::Tensor& each) { return each.is_complex(); };
   if (std::ranges::none_of(state_->parameters, is_complex))

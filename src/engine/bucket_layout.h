@@ -1,5 +1,5 @@
-// What a model's buckets hold. Ranks whose buckets differ would add up each other's bytes
-// as garbage, where these happen to be equal in number.
+// The layout of a model's buckets. If ranks' buckets differ but have equal sizes, the ranks
+// would sum unrelated values.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,11 +11,11 @@
 
 namespace brigade::engine {
 
-// "Float [16, 6] on cpu", and the strides of one that is not contiguous: buckets copy a
+// "Float [16, 6] on cpu", and the strides if it is not contiguous, because buckets copy a
 // parameter's layout.
 std::string describe(const at::Tensor& tensor);
 
-// A line for each parameter: its bucket, its name, and what describe() says of it.
+// A line for each parameter: its bucket, its name, and its describe().
 using Buckets = std::vector<std::vector<at::Tensor>>;
 using NameOf = std::function<std::string(const at::Tensor& parameter)>;
 std::string describe_layout(const Buckets& buckets, const NameOf& name_of);

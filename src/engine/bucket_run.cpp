@@ -98,7 +98,7 @@ void BucketRun::resume(std::coroutine_handle<> coroutine, size_t station,
     const OnDeviceLanes on_lanes(device_lanes);
     if (engine->runs_inline()) lane_->begin_stage_inline();
     coroutine.resume();
-  } catch (...) {  // of what is around the hook, which catches its own
+  } catch (...) {  // errors from outside of the hook, which catches its own
     return engine->ended(*this, std::current_exception());
   }
   note(TraceEvent::Kind::compute, station, order, begin);
@@ -137,8 +137,8 @@ void BucketRun::note(TraceEvent::Kind kind, size_t station, const Order& order,
 }
 
 Root BucketRun::drive() {
-  // Bucket's copies share their buffer; set_buffer by the hook must not change what the
-  // result is compared with.
+  // Copies of a bucket share their buffer; the hook's set_buffer must not change the tensor
+  // that the result is compared with.
   const at::Tensor buffer = bucket.buffer();
   std::exception_ptr error;
   try {

@@ -1,4 +1,4 @@
-// One bucket on its way through a hook.
+// The run of one bucket through a hook.
 #pragma once
 #include <ATen/core/ivalue.h>
 #include <c10/core/Stream.h>
@@ -18,13 +18,13 @@ namespace brigade::engine {
 class DeviceLanes;
 class Engine;
 class AllToAllMessages;
-// Of a sparse tensor: its values and indices.
+// The bytes of a tensor; for a sparse one, of values and indices.
 int64_t payload_bytes(const at::Tensor& tensor);
-// For errors.
+// The bucket's name in errors.
 std::string describe_bucket(const Hook& hook, int64_t index, int64_t step);
-// Throws unless a hook's result can stand for the gradients in the buffer.
+// Throws unless a hook's result can replace the gradients in the buffer.
 void check_result(const at::Tensor& result, const at::Tensor& buffer);
-// Whether the caller is a hook that this engine runs.
+// Whether the caller is a hook run by this engine.
 bool runs_hook_here(const Engine& engine);
 
 // The coroutine at the bottom of a bucket's stack, or of one of its lanes. It catches
@@ -42,7 +42,7 @@ struct Root {
   std::coroutine_handle<> coroutine;
 };
 
-// Held by the engine while it is outstanding, and by whoever is going to resume it; its
+// Owned by the engine while it is outstanding, and by the callback that will resume it; its
 // coroutines end with it.
 class BucketRun : public std::enable_shared_from_this<BucketRun> {
  public:
@@ -53,21 +53,21 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   BucketRun& operator=(const BucketRun&) = delete;
 
   std::coroutine_handle<> first_stretch() const { return root_.coroutine; }
-  // The coroutine goes on at `station`, when the lane's turn has come there and what it
-  // awaits, if anything, is complete. Another thread may resume it before this returns.
+  // The coroutine continues at `station`, when the station serves the lane and the awaited
+  // operation, if any, is complete. Another thread may resume it before this returns.
   void resume_at(size_t station, const Order& order, std::coroutine_handle<> coroutine,
                  std::shared_ptr<AllToAllMessages> awaited = nullptr);
-  // Runs the next stage here and now, unless the bucket has failed meanwhile.
+  // Runs the next stage on this thread, unless the bucket has failed meanwhile.
   void resume(std::coroutine_handle<> coroutine, size_t station, const Order& order);
   // Completes the future with an error, unless it is complete.
   void fail(std::exception_ptr error);
 
-  // Notes an event of the lane `order`, where the engine wants it.
+  // Records an event of the lane `order` if tracing is on.
   void note(TraceEvent::Kind kind, size_t station, const Order& order,
             Clock::time_point begin, int64_t bytes = 0,
             Clock::time_point end = Clock::now());
-  // The same for lanes that have streams of their own: from one point of the current stream
-  // to another. Null: nobody wants it.
+  // The same for lanes that have streams of their own: an event from one point of the
+  // current stream to another. Null: tracing is off.
   DevicePoint device_point() const;
   void note(TraceEvent::Kind kind, size_t station, const Order& order, DevicePoint begin,
             DevicePoint end, int64_t bytes = 0);
@@ -82,7 +82,7 @@ class BucketRun : public std::enable_shared_from_this<BucketRun> {
   const int64_t step;
   const Clock::time_point started = Clock::now();
   const c10::intrusive_ptr<c10::ivalue::Future> future;
-  // Set for CUDA buckets: the stream that the hook computes on; where lanes have streams of
+  // Set for CUDA buckets: the stream on which the hook computes; if lanes have streams of
   // their own, that of the bucket's first lane.
   std::optional<c10::Stream> stream;
   DeviceLanes* device_lanes = nullptr;  // the engine's; null: lanes share the stream

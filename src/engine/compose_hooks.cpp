@@ -102,7 +102,7 @@ std::shared_ptr<Hook> in_dtype(at::ScalarType dtype, std::shared_ptr<Hook> inner
 
 namespace {
 
-// Where the gradients of `places` begin in whole's buffer, if they lie side by side.
+// The offset of the gradients of `places` in whole's buffer, if they are contiguous.
 int64_t begin_of(const Bucket& whole, const std::vector<size_t>& places) {
   int64_t begin = 0;
   for (size_t place = 0; place < places.front(); ++place) begin += whole.length(place);

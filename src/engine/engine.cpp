@@ -41,7 +41,7 @@ Engine::Engine(ProcessGroup group, std::string name)
           group_, failure_store_, [this] { return oldest(); },
           [this](const base::Cause& why) {
             fail_all(why);
-            // The device would wait on, and so would the host behind it.
+            // Otherwise the device, and the host after it, would go on waiting.
             if (group_.works_on_device() && !aborted_.exchange(true))
               group::abort_on_device(groups_on_device());
           }) {}
@@ -111,8 +111,8 @@ c10d::ProcessGroup& Engine::station_group(size_t station, const ProcessGroup& ov
   return station_groups_.get(station, base, channel, name_in(over));
 }
 
-// Engines of different groups may have one name, and use one group beside their own: there
-// a name must say more.
+// Engines of different groups may have the same name, and may use a common group beside
+// their own: there the name needs a prefix.
 std::string Engine::name_in(const ProcessGroup& over) {
   return over ? failure_store_.identity() : name_;
 }
@@ -132,7 +132,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::run(Bucket bucket) {
       run->resume_at(0, {run->ticket}, run->first_stretch());
     }
   } catch (...) {
-    // It is under way: its future is to say so, and the other ranks are to hear of it.
+    // The bucket is under way: its future gets the error, and the other ranks are notified.
     ended(*run, std::current_exception());
   }
   return run->future;
@@ -180,8 +180,8 @@ void Engine::order_stream(BucketRun& run) {
   const c10::Device device = run.bucket.buffer().device();
   if (device.is_cpu()) return;
   if (!device_lanes_) device_lanes_.emplace(device);
-  // Over Gloo stations are threads, and one stream is enough for what is little beside the
-  // copies to the host and back.
+  // Over Gloo stations are threads, and one stream is enough for the device's little work
+  // besides copies to the host and back.
   if (run.bucket.index() == 0 || !runs_inline_) device_lanes_->begin_step();
   if (runs_inline_) run.device_lanes = &*device_lanes_;
   run.stream = device_lanes_->next_stream();
@@ -193,7 +193,7 @@ void Engine::order_stream(BucketRun& run) {
 void Engine::ended(BucketRun& run, std::exception_ptr error) {
   if (error) {
     {
-      // It may have failed after it was taken off.
+      // It may have failed after it was removed.
       std::lock_guard lock(mutex_);
       outstanding_.emplace(run.ticket, run.shared_from_this());
     }
@@ -211,8 +211,8 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
   outstanding_.erase(run.ticket);
 }
 
-// What the hook itself has thrown is this rank's failure; of what LibTorch's connections
-// have thrown that is not known.
+// An exception of the hook itself is this rank's failure; for one of LibTorch's connections
+// the rank is not known.
 base::Cause Engine::cause_of(const std::exception_ptr& error) {
   base::Cause cause = base::failure_of(error);
   explain(cause, failure_store_);

@@ -29,7 +29,7 @@ std::shared_ptr<Hook> make_hook(std::string name,
 Task<at::Tensor> average(Bucket bucket, Comm& comm) {
   at::Tensor mean = bucket.buffer();
   if (comm.size() == 1) co_return mean;
-  // In place a sparse tensor's values would be those of the gradient.
+  // In place, a sparse tensor's values would overwrite the gradient's.
   if (mean.is_sparse()) {
     mean = mean.div(comm.size());
   } else {

@@ -1,4 +1,4 @@
-// What hooks keep, for other numbers of ranks and in hooks that are made of others.
+// States of hooks: for another number of ranks, and for hooks that are made of others.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool keeps_nothing(const HookState& shard) {
          std::ranges::all_of(shard.values, [](const auto& value) { return is_own(value); });
 }
 
-// Of a part's key, "error.part2/name": "error.", and "part2/name".
+// Splits a part's key, "error.part2/name", into "error." and "part2/name".
 std::pair<std::string_view, std::string_view> prefix_of(std::string_view key) {
   for (const std::string_view prefix : {kErrorPrefix, kOwnPrefix}) {
     if (key.starts_with(prefix))
@@ -28,7 +28,7 @@ std::pair<std::string_view, std::string_view> prefix_of(std::string_view key) {
 
 std::string mark_of(int part) { return "part" + std::to_string(part) + "/"; }
 
-// The number in "part2/…"; -1: it is no part's.
+// The number in "part2/…"; -1 for other keys.
 int part_in(std::string_view rest) {
   constexpr std::string_view kWord = "part";
   const size_t slash = rest.find('/');
@@ -41,7 +41,7 @@ int part_in(std::string_view rest) {
 }
 int part_of_key(std::string_view key) { return part_in(prefix_of(key).second); }
 
-// Without those of its parts.
+// The hook's own entries, without those of its parts.
 HookState own_state(const HookState& from) {
   HookState state = from;
   const auto is_parts = [](const auto& entry) { return part_of_key(entry.first) >= 0; };

@@ -68,7 +68,7 @@ void Pipeline::split(const Order& order, size_t first, uint32_t lanes) {
 }
 
 void Pipeline::serve(size_t index) {
-  at::init_num_threads();  // as many as the program has asked for, as in autograd's threads
+  at::init_num_threads();  // the program's number, as in autograd's threads
   pthread_setname_np(pthread_self(), ("brigade-" + std::to_string(index)).c_str());
   Station& station = stations_[index];
   std::unique_lock lock(mutex_);
@@ -83,7 +83,7 @@ void Pipeline::serve(size_t index) {
     lock.lock();
     station.interrupt = nullptr;
     lock.unlock();
-    next = {};  // may end the bucket: not under the lock
+    next = {};  // may destroy the bucket, so not under the lock
     lock.lock();
   }
   station.serving = false;
@@ -91,7 +91,7 @@ void Pipeline::serve(size_t index) {
 }
 
 void Pipeline::stop(std::chrono::milliseconds grace) {
-  std::map<Order, Visit> dropped[kStations];  // ends them outside of the lock
+  std::map<Order, Visit> dropped[kStations];  // destroyed outside of the lock
   std::unique_lock lock(mutex_);
   stop_ = true;
   for (size_t index = 0; index < kStations; ++index) {

@@ -70,8 +70,8 @@ void ReducerHook::attach(c10d::Reducer& reducer, Runner runner) {
   guard_accumulators(reducer, runner);
 }
 
-// The Reducer would take such gradients for those of the pass that the hook runs in; and
-// where the hook runs inside of a call of its own, it would wait for itself.
+// The Reducer would mistake such gradients for those of the hook's pass; and where the hook
+// runs inside of the Reducer's own call, it would deadlock.
 void ReducerHook::guard_accumulators(c10d::Reducer& reducer, const Runner& runner) {
   const auto check = [runs_here = runner.runs_here, for_backward = runner.for_backward] {
     if (!runs_here()) return;
@@ -129,7 +129,8 @@ void ReducerHook::drop_at_end_of_backward() {
       std::lock_guard lock(self->mutex_);
       parameters = self->dropped_;
     }
-    // A gradient may have a Python object, which ends with the GIL: not under the mutex.
+    // A gradient may have a Python object, and destroying that takes the GIL: not under the
+    // mutex.
     for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
   });
 }

@@ -1,4 +1,4 @@
-// What stands between a model's Reducer and whoever runs its hook.
+// Connects a model's Reducer with the runner of its hook.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -29,9 +29,9 @@ class ParameterNames {
  public:
   void set(const at::Tensor& parameter, std::string name);
   bool knows(const at::Tensor& parameter) const;
-  // Parameters without a name are numbered in the order in which they come.
+  // Parameters without a name are numbered in the order of the calls.
   const std::string& of(const at::Tensor& parameter);
-  // The names of the bucket's parameters, in its order.
+  // The names of the bucket's parameters, in the bucket's order.
   std::vector<std::string> of(const c10d::GradBucket& bucket);
 
  private:
@@ -39,38 +39,38 @@ class ParameterNames {
   size_t unnamed_ = 0;
 };
 
-// Serves one model, and its Reducers one after the other. A Reducer takes a comm hook once
-// and keeps it for ever, so each bucket asks anew who runs it. Thread-safe.
+// Serves one model, and its successive Reducers. A Reducer takes a comm hook once and keeps
+// it for ever, so the runner is looked up for each bucket. Thread-safe.
 class ReducerHook : public std::enable_shared_from_this<ReducerHook> {
  public:
-  // Who runs the buckets. Called on the threads of the backward pass.
+  // Runs the buckets. Called on the threads of the backward pass.
   struct Runner {
     std::function<c10::intrusive_ptr<c10::ivalue::Future>(c10d::GradBucket& bucket)> run;
-    // The tensor in what the future holds. Empty: that is the tensor itself.
+    // Returns the tensor in the future's value. Empty: the value is the tensor.
     std::function<at::Tensor(const c10::IValue& value)> result = {};
-    // Whether the caller is the hook that is run, at work.
+    // Whether the caller is the running hook.
     std::function<bool()> runs_here;
-    // What backward() throws in place of an error. Empty: the error itself.
+    // Returns the exception that backward() throws for an error. Empty: the error itself.
     std::function<std::exception_ptr(const std::exception_ptr& error)> for_backward = {};
   };
-  // Gives the Reducer its hook. From then on a hook that calls backward() through the
-  // model's parameters gets an error. Throws when the Reducer has a hook already. REQUIRES:
-  // nobody else uses the Reducer; it lives as long as `runner` may be called.
+  // Registers the Reducer's hook. From then on a hook that calls backward() through the
+  // model's parameters gets an error. Throws if the Reducer has a hook already. REQUIRES:
+  // nothing else uses the Reducer, which lives as long as `runner` may be called.
   void attach(c10d::Reducer& reducer, Runner runner);
 
-  // Collective, if these buckets of the Reducer have not been compared yet: `compare` does
-  // that, and throws where ranks differ. A Reducer makes its buckets once, and again after
-  // the first pass.
+  // Calls `compare`, which is collective and throws where ranks differ, unless these
+  // buckets of the Reducer were compared before. A Reducer makes its buckets once, and
+  // again after the first pass.
   void agree_on_buckets(c10d::Reducer& reducer,
                         const std::function<void(const Buckets& buckets)>& compare);
-  // The Reducer, or the ranks that it works with, are others: nothing has been compared.
+  // To be called when the Reducer or its ranks change: buckets will be compared again.
   void forget_buckets();
 
-  // For optimizers in the backward pass, which have used these parameters' gradients by the
-  // end of it. Replaces what was given before.
+  // Sets the parameters that an optimizer in the backward pass steps, with gradients that
+  // are not needed after the pass. Replaces earlier ones.
   void set_dropped(std::vector<at::Tensor> parameters);
-  // When the Reducer is done with the present backward pass, the gradients of those
-  // parameters are dropped. Does nothing outside of a pass: join() reduces without one.
+  // Drops the gradients of those parameters when the Reducer has ended the present backward
+  // pass. Does nothing outside of a pass: join() reduces without one.
   // REQUIRES: called by Runner::run.
   void drop_at_end_of_backward();
 
@@ -78,13 +78,13 @@ class ReducerHook : public std::enable_shared_from_this<ReducerHook> {
   void guard_accumulators(c10d::Reducer& reducer, const Runner& runner);
 
   std::mutex mutex_;
-  // By parameter, the accumulator of its gradient that is guarded.
+  // The guarded gradient accumulators, by parameter.
   std::unordered_map<const c10::TensorImpl*, std::weak_ptr<torch::autograd::Node>> guarded_;
-  // Whether the buckets that were compared are the Reducer's first ones; empty: none were.
+  // Whether the compared buckets are the Reducer's first ones; empty: none were compared.
   std::optional<bool> agreed_on_first_;
   std::vector<at::Tensor> dropped_;
-  // The backward pass whose end drops them. A pass that fails never comes to its end, so
-  // this is no flag.
+  // The number of the pass that drops them at its end. A flag would not do, because a
+  // failed pass never reaches its end.
   int pass_ = -1;
 };
 

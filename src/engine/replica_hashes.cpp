@@ -11,7 +11,7 @@
 namespace brigade::engine {
 namespace {
 
-// With its elements next to each other, in whatever order.
+// A view or copy without gaps between elements, in any order.
 at::Tensor dense(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
   return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
@@ -22,8 +22,8 @@ int64_t hash_bytes(const T* data, size_t bytes) {
   return static_cast<int64_t>(base::hash64({reinterpret_cast<const char*>(data), bytes}));
 }
 
-// Neither alone would do: of an even number of equal values the first sees nothing, of
-// values that change places neither does, but then no replica drifts so.
+// Two reductions are needed: the first misses an even number of equal values. Both miss
+// swapped values, but replicas do not drift that way.
 at::Tensor reduce_bits(const at::Tensor& tensor) {
   at::Tensor flat = dense(tensor);
   flat = flat.as_strided({flat.numel()}, {1});
@@ -59,7 +59,7 @@ std::vector<int64_t> hash_tensors(const std::vector<at::Tensor>& tensors) {
     }
   }
   if (reduced.empty()) return hashes;
-  const at::Tensor all = at::stack(reduced).cpu();  // the host waits once
+  const at::Tensor all = at::stack(reduced).cpu();  // one wait of the host
   const auto* pairs = all.const_data_ptr<int64_t>();
   for (size_t i = 0; i < where.size(); ++i)
     hashes[where[i]] = hash_bytes(pairs + 2 * i, 2 * sizeof *pairs);

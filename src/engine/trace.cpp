@@ -18,7 +18,7 @@ DevicePoint recorded(c10::Device device) {
 void Trace::compare_clocks(c10::Device device) {
   if (zero_) return;
   DevicePoint zero = recorded(device);
-  zero->synchronize();  // if it throws, the next call compares them
+  zero->synchronize();  // if it throws, the next call compares the clocks
   zero_time_ = Clock::now();
   zero_ = std::move(zero);
 }
@@ -46,9 +46,9 @@ void Trace::move_to(std::vector<TraceEvent>& all) {
   std::lock_guard lock(mutex_);
   all.insert(all.end(), events_.begin(), events_.end());
   events_.clear();
-  // Those that cannot be read, for the device has failed, do not come again.
+  // Events that cannot be read, because the device has failed, are dropped.
   const std::vector<OnDevice> on_device = std::exchange(on_device_, {});
-  // The longer a time on the device, the coarser it is: clocks are compared anew.
+  // Long times of a device are coarse, so the clocks are compared again.
   const DevicePoint zero = std::exchange(zero_, nullptr);
   for (const OnDevice& each : on_device) {
     TraceEvent event = each.event;

@@ -1,4 +1,4 @@
-// Notes events while somebody wants them.
+// Records trace events while tracing is on.
 #pragma once
 #include <c10/core/Event.h>
 
@@ -11,7 +11,7 @@
 
 namespace brigade::engine {
 
-// A point in a device's time, which is read later.
+// A point in a device's time, to be read later.
 using DevicePoint = std::shared_ptr<c10::Event>;
 
 // Thread-safe. Costs one read of a flag while it is off.
@@ -23,13 +23,13 @@ class Trace {
     std::lock_guard lock(mutex_);
     events_.push_back(event);
   }
-  // Where the current stream of the device stands. The first one, and the first after
-  // move_to(), waits for the device, to compare clocks; no other does.
+  // The present point of the device's current stream. The first call, and the first after
+  // move_to(), waits for the device, to compare clocks; others do not wait.
   DevicePoint point(c10::Device device);
-  // An event of the device's, from one point to another.
+  // Adds an event of the device, from one point to another.
   void add(const TraceEvent& event, DevicePoint begin, DevicePoint end);
-  // Waits for the device, where events of its own were noted, and throws its error; such
-  // events are lost then.
+  // Waits for the device if it has events, and throws its error; then these events are
+  // lost.
   void move_to(std::vector<TraceEvent>& all);
 
  private:
@@ -45,8 +45,8 @@ class Trace {
   std::mutex mutex_;
   std::vector<TraceEvent> events_;
   std::vector<OnDevice> on_device_;
-  DevicePoint zero_;             // where the device's clock is compared with the host's,
-  Clock::time_point zero_time_;  // and what the host's says there
+  DevicePoint zero_;  // the point at which the device's clock was compared with the host's,
+  Clock::time_point zero_time_;  // and the host's time there
 };
 
 }  // namespace brigade::engine

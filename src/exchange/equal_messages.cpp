@@ -20,7 +20,7 @@ Collective send_to_all_others(Comm& comm, const at::Tensor& outgoing,
 Task<void> add_up_of_two(at::Tensor values, Comm& comm) {
   at::Tensor theirs = at::empty_like(values);
   co_await comm.all_to_others(values, theirs);
-  // In the order of the ranks, as everywhere.
+  // The sum is in the order of the ranks, as everywhere.
   const bool first = comm.rank() == 0;
   at::add_out(values, first ? values : theirs, first ? theirs : values);
 }

@@ -1,5 +1,5 @@
-// Every rank owns one chunk. All send it their values of the chunk, from where they are; it
-// adds up, and sends the mean to all, to where it belongs.
+// Every rank owns one chunk. All ranks send their values of the chunk to it, without
+// copies; the owner sums, and sends the mean to all, into its final memory.
 #include "exchange/fixed_order.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kCacheLine = 16;  // values
 
-// Who owns what of n values, for one rank.
+// The division of n values into chunks, for one rank.
 class OwnedChunks {
  public:
   OwnedChunks(int64_t n, int ranks, int me) : n_(n), ranks_(ranks), me_(me) {
@@ -35,7 +35,7 @@ class OwnedChunks {
                            : values.narrow(0, 0, begin(me_));
   }
   int parts() const { return ranks_ - (between() ? 0 : 1); }
-  // Of `scratch`, with parts() of this rank's chunk side by side.
+  // A rank's part of `scratch`, which holds parts() copies of this rank's chunk.
   at::Tensor part(const at::Tensor& scratch, int rank) const {
     const int place = rank > me_ && !between() ? rank - 1 : rank;
     return scratch.narrow(0, place * own(), own());
@@ -60,7 +60,8 @@ class OwnedChunks {
 void mean_in_order(const std::vector<at::Tensor>& by_rank, at::Tensor mean) {
   if (mean_by_kernel(by_rank, mean)) return;
   const at::Tensor sum = sum_in_order(by_rank);
-  // A tensor, not a number, by whose reciprocal CUDA would multiply: other bits.
+  // CUDA would multiply by the reciprocal of a number, with other bits; so this is a
+  // tensor.
   at::div_out(mean, sum,
               at::scalar_tensor(static_cast<double>(by_rank.size()), sum.options()));
 }

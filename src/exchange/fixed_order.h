@@ -1,6 +1,6 @@
-// An all-reduce that always adds up in the order of the ranks, value by value. So a value's
-// mean has the same bits whatever bucket, chunk or segment it is in, on every backend. It
-// moves as many bytes as a ring does.
+// An all-reduce that sums in the order of the ranks, value by value, so that a value's mean
+// has the same bits in any bucket, chunk or segment, on every backend. It sends as many
+// bytes as a ring.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -9,11 +9,11 @@
 
 namespace brigade {
 
-// One serves one hook: memory is kept from step to step.
+// Each hook has one; it keeps memory from step to step.
 class FixedOrder {
  public:
   // `values`, one dimension, contiguous, float32 or float64, becomes (x0 + x1 + x2 + …) /
-  // W. Buckets may be under way side by side.
+  // W. Several buckets may be under way at once.
   Task<void> mean(at::Tensor values, Comm& comm);
 
  private:

@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// The part of `flat` that belongs to a parameter, in its shape.
+// A parameter's part of `flat`, in the parameter's shape.
 at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) {
     return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
@@ -56,7 +56,7 @@ void FlatBuffer::read(at::Tensor message) const {
 
 void FlatBuffer::write(const at::Tensor& message) const {
   if (in_place) {
-    // By the version autograd finds out that a value it saved is gone.
+    // Autograd detects by the version that a value it saved has changed.
     parameters.front().unsafeGetTensorImpl()->bump_version();
     return;
   }
@@ -80,7 +80,7 @@ std::vector<FlatBuffer> make_flat_buffers(const std::vector<at::Tensor>& paramet
                                           const std::vector<int>& owners, int64_t most,
                                           int64_t alone) {
   using Kind = std::tuple<int, at::ScalarType, std::string>;
-  std::map<Kind, size_t> open;  // where parameters of a kind go
+  std::map<Kind, size_t> open;  // the buffer that takes parameters of a kind
   std::vector<FlatBuffer> buffers;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
@@ -107,7 +107,7 @@ std::vector<FlatBuffer> make_flat_buffers(const std::vector<at::Tensor>& paramet
 Task<void> share_flat_buffers(std::vector<FlatBuffer> buffers, Comm& comm,
                               PrepareBuffer prepare) {
   if (comm.runs_inline()) {
-    // With NCCL a broadcast holds up all that comes after it.
+    // With NCCL, later work of the stream waits for a broadcast.
     for (const FlatBuffer& buffer : buffers) prepare(buffer);
     prepare = [](const FlatBuffer&) {};
   }
@@ -119,10 +119,10 @@ Task<void> share_flat_buffers(std::vector<FlatBuffer> buffers, Comm& comm,
 
 namespace {
 
-// The size of a copy that is sent, unless a parameter is larger. It is memory on top of the
+// The size of a message copy, unless a parameter is larger. It is memory in addition to the
 // model.
 constexpr int64_t kMessageBytes = int64_t{8} << 20;
-// Copies under way at once: while one is on the wire others are filled and emptied.
+// Copies under way at once: while one is on the wire, the other is filled or read.
 constexpr size_t kInFlight = 2;
 
 }  // namespace
@@ -135,7 +135,7 @@ struct FlatSender::Message {
 
 struct FlatSender::Sending {
   std::deque<Message> under_way;
-  size_t copies = 0;  // of them
+  size_t copies = 0;  // of all messages that are copies
 };
 
 void FlatSender::lay_out(const std::vector<at::Tensor>& parameters,
@@ -159,9 +159,9 @@ bool FlatSender::laid_out() const {
   return true;
 }
 
-// Large ones on the host go from rank to rank: Gloo's broadcasts are made by two threads,
-// and wait for each other (16 of 4 MB between two ranks: 25 ms, and 16 directly). Every
-// rank sends its own, so all have as much to do. Equal on all ranks.
+// Whether a buffer is sent point to point: large ones on the host are. Gloo's broadcasts
+// use two threads, which wait for each other (16 of 4 MB between two ranks: 25 ms, and 16
+// directly). Every rank sends its own, so the work is even. Equal on all ranks.
 bool FlatSender::rank_to_rank(const FlatBuffer& buffer) const {
   return group_.size() > 1 && !needs_copy(buffer) && buffer.parameters.front().is_cpu();
 }
@@ -189,7 +189,7 @@ void FlatSender::start(size_t index, Sending& sending) const {
     message.works.push_back(group_.c10d()->broadcast(tensors, options));
   } else if (mine(buffer)) {
     for (int step = 1; step < group_.size(); ++step) {
-      // Not all ranks send to the same one at once.
+      // In each step, ranks send to different ranks.
       const int to = (group_.rank() + step) % group_.size();
       message.works.push_back(channel(group_.rank(), to).send(tensors, to, tag));
     }
@@ -211,7 +211,7 @@ void FlatSender::finish_first(std::deque<Message>& messages, Sending& sending) c
 void FlatSender::send() {
   make_channels();
   Sending sending;
-  // A message that is received where it belongs needs no order: all may come at any time.
+  // Messages into their final memory need no order, so all receives start at once.
   for (size_t i = 0; i < buffers_.size(); ++i)
     if (rank_to_rank(buffers_[i]) && !mine(buffers_[i])) start(i, sending);
   std::deque<Message> incoming = std::move(sending.under_way);

@@ -1,5 +1,5 @@
-// Parameters one after the other in flat buffers, each of one owner, dtype and device, and
-// how the owners send them to everybody.
+// Flat buffers with parameters of one owner, dtype and device, and how owners send them to
+// all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,25 +13,25 @@
 
 namespace brigade {
 
-// The elements in the order of memory; none of them is copied. REQUIRES: the parameter is
-// dense, and no two elements share memory.
+// A view of all elements in the order of memory. REQUIRES: the parameter is dense, and no
+// two elements share memory.
 at::Tensor flat_view(const at::Tensor& parameter);
 
-// On the host, messages of this size and more are not copied together: that would cost
-// more than a collective for each.
+// On the host, parameters of this size and more get a collective each: copying them into a
+// common message would cost more.
 inline constexpr int64_t kInPlaceBytes = int64_t{1} << 20;
 
-// Which parameters travel together in one message.
+// The parameters that are sent in one message.
 struct FlatBuffer {
   int owner = 0;
   std::vector<at::Tensor> parameters;
   int64_t length = 0;
-  // There is one parameter, and it is sent from and to where it is.
+  // True: there is one parameter, and it is sent and received without a copy.
   bool in_place = false;
 
-  // New memory for all of the parameters, with any content.
+  // New memory for all parameters, with any content.
   at::Tensor empty() const;
-  // What to send: the parameter's own memory if in_place, otherwise new memory.
+  // The memory to send: the parameter's own if in_place, otherwise new memory.
   at::Tensor message() const;
   // Copies the parameters' values into a message, and from there back to them.
   void read(at::Tensor message) const;
@@ -40,36 +40,34 @@ struct FlatBuffer {
   void move_into(at::Tensor memory) const;
 };
 
-// As few buffers as can be, each of `most` bytes or one parameter at most; equal on all
-// ranks. Parameters on the host of `alone` bytes and more are in_place.
+// Makes as few buffers as possible, each of `most` bytes or one parameter at most; equal on
+// all ranks. Parameters on the host of `alone` bytes and more are in_place.
 // REQUIRES: owners[i] is the owner of parameters[i].
 std::vector<FlatBuffer> make_flat_buffers(const std::vector<at::Tensor>& parameters,
                                           const std::vector<int>& owners, int64_t most,
                                           int64_t alone);
 
-// Everyone gets the owners' values. `prepare` is called on every rank before a buffer is
+// All ranks get the owners' values. `prepare` is called on every rank before a buffer is
 // sent.
 using PrepareBuffer = std::function<void(const FlatBuffer& buffer)>;
 Task<void> share_flat_buffers(std::vector<FlatBuffer> buffers, Comm& comm,
                               PrepareBuffer prepare);
 
-// Sends the owners' parameters to everybody, outside of a backward pass.
-
-// Not thread-safe.
+// Sends the owners' parameters to all ranks, outside of a backward pass. Not thread-safe.
 class FlatSender {
  public:
   explicit FlatSender(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Decides which parameters travel together. `views`: the parameters become views into one
-  // tensor for each flat buffer, which is sent without a copy.
+  // Makes the flat buffers. `views`: the parameters become views into one tensor for each
+  // buffer, which is sent without a copy.
   void lay_out(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
                bool views);
-  // False: lay_out is to be called, for the first time or because parameters have other
-  // memory now.
+  // False: lay_out must be called, for the first time or because parameters have other
+  // memory.
   bool laid_out() const;
   void clear() { buffers_.clear(), memory_.clear(); }
 
-  // Collective. Everyone gets the owners' values.
+  // Collective. All ranks get the owners' values.
   void send();
 
  private:
@@ -88,8 +86,8 @@ class FlatSender {
   void finish_first(std::deque<Message>& messages, Sending& sending) const;
 
   const ProcessGroup group_;
-  // For messages from one rank to another, made when they are needed: one to higher ranks
-  // and one to lower ranks. Gloo reads and writes a connection by turns, not at once.
+  // For point-to-point messages, to higher ranks and to lower ranks, because Gloo does not
+  // read and write a connection at once. Made when they are needed.
   std::array<ProcessGroup, 2> channels_;
   std::vector<FlatBuffer> buffers_;
   std::vector<at::Tensor> memory_;  // with views, one for each buffer

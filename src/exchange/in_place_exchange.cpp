@@ -9,8 +9,8 @@ namespace brigade {
 
 bool InPlaceExchange::pays(const ShardedParameter& parameter) {
   const at::Tensor& whole = parameter.parameter();
-  // On a device one exchange for all parameters is better: with NCCL they would come one
-  // after the other, and Gloo would stage each by itself.
+  // On a device one exchange for all parameters is faster: NCCL would run theirs one after
+  // the other, and Gloo would copy each to the host by itself.
   return whole.is_cpu() &&
          static_cast<int64_t>(whole.nbytes()) >= parameter.ranks() * kInPlaceBytes;
 }
@@ -42,7 +42,8 @@ std::vector<int64_t> InPlaceExchange::lengths_of_mine() const {
 }
 
 Task<at::Tensor> InPlaceExchange::reduce_scatter(at::Tensor scratch, Comm& comm) const {
-  // First for small types, so that no sum overflows; else where there is less to do.
+  // Small types divide first, so that no sum overflows; others last, where there is less
+  // work.
   const bool divided = gradient_.element_size() < 4;
   if (divided) at::Tensor(gradient_).div_(ranks());
   co_await comm.all_to_all(stretch(gradient_), lengths_of_theirs(), scratch,
@@ -67,7 +68,7 @@ Task<void> InPlaceExchange::all_gather(at::Tensor scratch, Comm& comm) const {
   const at::Tensor whole = flat_view(parameter_.parameter());
   co_await comm.all_to_all(outgoing, lengths_of_mine(), stretch(whole),
                            lengths_of_theirs());
-  // By the version autograd finds out that a value it saved is gone.
+  // Autograd detects by the version that a value it saved has changed.
   parameter_.parameter().unsafeGetTensorImpl()->bump_version();
 }
 

@@ -1,5 +1,4 @@
-// Sums of what all ranks have sent, in the order given, so that they have the same bits
-// everywhere.
+// Sums of all ranks' values in the order given, so that they have the same bits everywhere.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -9,8 +8,8 @@
 
 namespace brigade {
 
-// In one pass where there is a kernel: float values on the CPU. False: there is none.
-// `mean` may be one of them.
+// Computes the mean in one pass with the kernel for floats on the CPU. False: there is no
+// kernel for these. `mean` may be one of the inputs.
 inline bool mean_by_kernel(const std::vector<at::Tensor>& by_rank, at::Tensor& mean) {
   if (!mean.is_cpu() || mean.scalar_type() != at::kFloat) return false;
   std::vector<const float*> parts;

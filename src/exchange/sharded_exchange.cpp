@@ -15,16 +15,17 @@ Task<void> exchange_alone(const ShardedItem& item, const InPlaceExchange& exchan
   co_await exchange.all_gather(scratch, comm);
 }
 
-// `memory`: room for two chunks for each rank.
+// `memory` has the size of two chunks for each rank.
 Task<void> exchange_together(const ShardLayout& layout, at::Tensor bucket,
                              at::Tensor memory, const ShardedExchange::Change& change,
                              Comm& comm) {
   const int64_t half = memory.numel() / 2;
   const at::Tensor out = memory.narrow(0, 0, half), in = memory.narrow(0, half, half);
 
-  // A reduce-scatter that leaves this rank's own part where it is.
+  // This reduce-scatter does not copy this rank's own part.
   layout.read_gradients(bucket, out);
-  // First for small types, so that no sum overflows; else where there is less to do.
+  // Small types divide first, so that no sum overflows; others last, where there is less
+  // work.
   const bool divided = bucket.element_size() < 4;
   if (divided) layout.others(out).div_(comm.size());
   co_await comm.all_to_others(layout.others(out), layout.others(in));
@@ -67,7 +68,7 @@ Task<void> ShardedExchange::run(std::vector<ShardedItem> items, at::Tensor bucke
   ShardLayout layout(std::move(small), comm.size(), comm.rank());
   elements += int64_t{2} * comm.size() * layout.length();
 
-  // Those that have their turn are earlier buckets, which have gone on to later stations.
+  // The permits' holders are earlier buckets, which are at later stations already.
   const Semaphore::Permit turn = co_await turns_.acquire(comm);
   at::Tensor memory = pool_.take(elements * bucket.element_size(), bucket.device());
   co_await run_in(memory.view(bucket.scalar_type()), std::move(large), std::move(in_place),

@@ -1,9 +1,9 @@
-// Reduce-scatter of a bucket of gradients, all-gather of the parameters that they change.
+// A reduce-scatter of a bucket of gradients, and an all-gather of the changed parameters.
 //
 // Vocabulary. Every rank owns one *shard* of every parameter. First each rank gets the mean
 // of its shards' gradients; the caller changes its shards of the parameters by it; then
-// each rank gets the other ranks' shards. Large parameters travel one by one, in place and
-// side by side; small ones in common messages.
+// each rank gets the other ranks' shards. Large parameters are sent one by one, in place
+// and concurrently; small ones in common messages.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,8 +18,8 @@
 
 namespace brigade {
 
-// One serves one hook. Two buckets at a time are under way, in memory that is used again
-// and again: memory for all of them would take what sharding saves.
+// Each hook has one. Two buckets at a time are under way, in memory that is reused: memory
+// for all of them would cost what sharding saves.
 class ShardedExchange {
  public:
   // Changes this rank's shard of `item` by the mean of its gradients. Called once for each
@@ -30,7 +30,7 @@ class ShardedExchange {
   // REQUIRES: two ranks or more; items of the same parameters on all ranks.
   Task<void> run(std::vector<ShardedItem> items, at::Tensor bucket, Change change,
                  Comm& comm);
-  // Before each pass: frees memory that the last pass had no use for.
+  // To be called before each pass: frees memory that the last pass did not use.
   void begin_pass() { pool_.trim(); }
 
  private:

@@ -112,7 +112,7 @@ void ShardLayout::write(const std::function<at::Tensor(int rank)>& chunk_of) con
 }
 
 ShardRange shard_range(int64_t n, size_t index, int rank, int ranks) {
-  // Ranks `first`, `first` + 1, …, as many as are left over, have one element more.
+  // The `over` ranks from `first` on have one element more.
   const int64_t each = n / ranks, over = n % ranks;
   const auto first = static_cast<int64_t>(index % static_cast<size_t>(ranks));
   const auto begin = [&](int64_t of) {
@@ -140,8 +140,8 @@ ShardedParameter::ShardedParameter(std::string name, at::Tensor parameter, size_
 const at::Tensor& ShardedParameter::shard(int rank) const {
   const at::Tensor& shard = shards_[static_cast<size_t>(rank)];
   if (!shard.is_alias_of(parameter_)) {
-    // Somebody gave the parameter other memory. The optimizer knows the shard by its
-    // identity, which stays.
+    // The parameter has been given other memory. The optimizer knows the shard by its
+    // identity, so this keeps the tensor.
     const ShardRange range = this->range(rank);
     at::Tensor(shard).set_data(flat_view(parameter_).narrow(0, range.begin, range.length));
   }

@@ -1,8 +1,7 @@
-// Parameters in shards. Every parameter is divided into as many shards as there are ranks;
-// each rank owns one, in the order of the ranks. Their lengths are equal, except that some
-// have one element more. Which ranks have the longer ones changes from parameter to
-// parameter, so that what is left over is spread, too. It depends on nothing else: not on
-// buckets, not on other parameters.
+// Parameters in shards. Every parameter is divided into a shard for each rank, in the order
+// of the ranks. Lengths differ by one element at most. The ranks with the longer shards
+// change from parameter to parameter, so that these are spread evenly; they depend neither on
+// buckets nor on other parameters.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,13 +15,13 @@ struct ShardRange {
   int64_t begin = 0;
   int64_t length = 0;
 };
-// The shard of parameter number `index`, of n elements, that belongs to `rank`.
+// The range of `rank`'s shard of parameter number `index`, which has n elements.
 ShardRange shard_range(int64_t n, size_t index, int rank, int ranks);
 
-// A parameter, and where all ranks' shards of it lie in memory.
+// A parameter, and all ranks' shards of it in memory.
 class ShardedParameter {
  public:
-  // `group`: the number of the group of parameters that it belongs to, for its owner.
+  // `group`: the number of its group of parameters, for the caller.
   // REQUIRES: the parameter is dense, and no two elements share memory.
   ShardedParameter(std::string name, at::Tensor parameter, size_t index, size_t group,
                    int ranks);
@@ -33,7 +32,7 @@ class ShardedParameter {
   ShardRange range(int rank) const {
     return shard_range(parameter_.numel(), index_, rank, ranks());
   }
-  // Flat, with the parameter's memory; the same tensor each time.
+  // A flat view of the parameter's memory; the same tensor each time.
   const at::Tensor& shard(int rank) const;
 
  private:
@@ -47,18 +46,18 @@ class ShardedParameter {
 // A parameter of a bucket.
 struct ShardedItem {
   const ShardedParameter* parameter = nullptr;
-  int64_t offset = 0;  // of its gradient in the bucket
-  bool used = true;    // by a rank
+  int64_t offset = 0;  // its gradient's, in the bucket
+  bool used = true;    // by some rank
 };
 
-// The mean of all ranks' gradients of a shard, added up in the order given. `divided`: they
-// have been divided by their number already. `mean` may be one of them.
+// The mean of all ranks' gradients of a shard, summed in the order given. `divided`: they
+// are divided by their number already. `mean` may be one of them.
 void mean_of_shards(const std::vector<at::Tensor>& by_rank, bool divided, at::Tensor mean);
 
-// How the small parameters of a bucket travel together. Each rank gets one message, a
-// *chunk*: its shards of all the parameters one after the other, filled up to the length of
-// the longest chunk. The other ranks' chunks lie first in memory, by rank, then this rank's
-// own.
+// The common messages of a bucket's small parameters. Each rank gets one message, a
+// *chunk*: its shards of all the parameters one after the other, padded to the length of
+// the longest chunk. In memory, the other ranks' chunks come first, by rank, then this
+// rank's own.
 class ShardLayout {
  public:
   // REQUIRES: two ranks or more.

@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-// Writes a list of texts as one: each with its length before it.
+// Writes a list of texts as one, each after its length.
 class ListWriter {
  public:
   ListWriter& add(const std::string& text) {
@@ -38,7 +38,7 @@ class ListReader {
   size_t at_ = 0;
 };
 
-// A tensor that a rank has sent, before it is here.
+// A tensor that a rank will send.
 struct Announced {
   int to = 0;
   std::string key;
@@ -121,7 +121,7 @@ NamedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
     state.tensors = own->second.tensors;
   const auto texts = group.gather_texts("optimizer state", announce(mine));
   const StateTransport transport(group);
-  // One after the other, in an order that all ranks have.
+  // Ranks send one after the other, in the same order on all ranks.
   for (int from = 0; from < group.size(); ++from) {
     for (const Announced& each :
          read_announced(texts[static_cast<size_t>(from)], me, state)) {

@@ -1,5 +1,4 @@
-// Named tensors and texts, such as the state of an optimizer, on their way from rank to
-// rank.
+// Sends named tensors and texts, such as the state of an optimizer, from rank to rank.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,12 +9,12 @@
 
 namespace brigade {
 
-// By the rank that it is for.
+// States by receiving rank.
 using StateByRank = std::map<int, NamedState>;
 
-// Collective. Returns what all ranks have sent to this rank, itself included, in one. Of a
-// key that several ranks have sent, the highest rank's value stays. Tensors that came from
-// others are on `device`.
+// Collective. Returns one state with everything that the ranks, this one included, have
+// sent to this rank. If several ranks send one key, the highest rank's value stays. Tensors
+// from other ranks are on `device`.
 NamedState exchange_states(const ProcessGroup& group, const StateByRank& mine,
                            at::Device device);
 

@@ -9,12 +9,12 @@
 namespace brigade {
 namespace {
 
-// Of what exchange_means() returns: the messages of all ranks, one's own first.
+// The messages of all ranks in the result of exchange_means(), this rank's first.
 at::Tensor all_messages(const at::Tensor& memory, const Chunks& chunks, int ranks) {
   return memory.narrow(0, (ranks - 2) * chunks.message_bytes, ranks * chunks.message_bytes);
 }
 
-// `messages`: one's own first, then the others' by rank.
+// `messages`: this rank's first, then the others' by rank.
 void decode_all(const Codec& codec, const Chunks& chunks, int ranks, int me,
                 const at::Tensor& messages, const at::Tensor& values) {
   for (int owner = 0; owner < ranks; ++owner) {
@@ -35,7 +35,7 @@ std::string TwoPhase::division(const Comm& comm) const {
   return layout.text() + ", place " + std::to_string(layout.place);
 }
 
-// Both phases. The chunks' means, still encoded, are in the memory that it gives back.
+// Runs both phases. Returns memory with the chunks' means, still encoded.
 Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Residuals residuals,
                                           int divisor, Semaphore::Permit* turn,
                                           Comm& comm) {
@@ -57,9 +57,9 @@ Task<at::Tensor> TwoPhase::exchange_means(at::Tensor values, Residuals residuals
   co_await comm.all_to_others(outgoing, incoming);
   if (turn) turn->release();
 
-  // The owner's own values take part as they are, with their residual.
+  // The owner's values are not encoded; their residual is added.
   at::Tensor sum = chunks.of(values, me);
-  // The last of the outgoing messages lies beside those that come in.
+  // The last outgoing message is adjacent to the incoming ones.
   at::Tensor mean = chunks.message(outgoing, ranks - 2);
   codec.reduce(sum, incoming, chunks.length, divisor, residual_of(me), mean);
   for (int place = 0; place < ranks - 2; ++place)
@@ -95,8 +95,8 @@ Task<void> TwoPhase::add_up_in_host(at::Tensor values, HostChunks parts, Comm& c
   pool_.give_back(std::move(memory));
 }
 
-// The host ranks get this rank's messages as they came from the other hosts: fewer bytes
-// than the values, and decoded they are the same bits.
+// Sends this rank's messages from the other hosts to its host ranks: they are fewer bytes
+// than the values, and decode to the same bits.
 Task<void> TwoPhase::share_in_host(at::Tensor values, at::Tensor memory, HostChunks parts,
                                    Comm& comm) {
   const auto chunks_of = [&](int mate) {

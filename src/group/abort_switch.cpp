@@ -9,7 +9,7 @@
 namespace brigade::group {
 namespace {
 
-// Between two looks at the store.
+// The first poll interval of the store.
 constexpr std::chrono::microseconds kFirstPause{200};
 constexpr std::chrono::microseconds kLongestPause{10'000};
 
@@ -78,7 +78,7 @@ void abort_on_device(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& 
       try {
         group->getBackend(c10::DeviceType::CUDA)->abort();
       } catch (const std::exception&) {
-        // It has failed already, and nobody waits for it any more.
+        // It has failed already, so nobody waits for it.
       }
     });
   }
@@ -123,7 +123,7 @@ void AbortableStore::wait(const std::vector<std::string>& keys) {
   wait(keys, getTimeout());
 }
 
-// Looks again and again: a wait that ran into a short limit would be a warning of torch's.
+// Polls, because torch logs a warning for each wait with a short limit.
 void AbortableStore::wait(const std::vector<std::string>& keys,
                           const std::chrono::milliseconds& timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;

@@ -1,4 +1,4 @@
-// Ends what waits in a group, and in all groups made from it, at once.
+// Ends all waiting in a group, and in all groups made from it, at once.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -12,29 +12,29 @@
 
 namespace brigade::group {
 
-// The sockets of one group: those that somebody accepted at `own`, and those that lead to
-// one of `peers`. Each is an endpoint that a rank listens at, "127.0.0.1:4711".
+// The sockets of one group: those accepted at `own`, and those connected to one of `peers`.
+// Each is an endpoint at which a rank listens, "127.0.0.1:4711".
 struct GroupSockets {
   std::string own;
   std::vector<std::string> peers;
 };
 
 // Gloo's abort() does nothing, and a collective with a silent peer waits for its time
-// limit. So the switch shuts the sockets themselves down: whoever waits for one, here or on
-// the other side, gets an error within a moment. What gloo does not end all the same is
-// given up (live_works.h). NCCL's communicators are aborted. Thread-safe.
+// limit. So the switch shuts the sockets themselves down: waiting on either side fails
+// within a moment. Collectives that gloo still does not end are failed by LiveWorks. NCCL's
+// communicators are aborted. Thread-safe.
 class AbortSwitch {
  public:
-  // What is added to a switch that has been thrown ends at once.
+  // Sockets and groups that are added after abort() end at once.
   void add(GroupSockets sockets);
   void add(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
-  // From then on throw_if_aborted() throws, and so do new groups. The first reason counts.
+  // From then on throw_if_aborted() throws, and so do new groups. The first reason is kept.
   void abort(const std::string& why);
   bool aborted() const;
   // Throws AbortedError with the reason.
   void throw_if_aborted() const;
   std::string why() const;
-  // Of all groups that this switch ends.
+  // The works of all groups that this switch ends.
   const std::shared_ptr<torch_port::LiveWorks>& works() const { return works_; }
 
  private:
@@ -47,7 +47,7 @@ class AbortSwitch {
   std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> groups_;
 };
 
-// A part of a store in which nobody waits any longer once the switch is thrown.
+// A prefix of a store in which waiting ends when the switch aborts.
 class AbortableStore : public c10d::PrefixStore {
  public:
   AbortableStore(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store,
@@ -65,13 +65,13 @@ class AbortableStore : public c10d::PrefixStore {
   const std::shared_ptr<AbortSwitch> abort_;
 };
 
-// Aborts NCCL's communicators of these groups: kernels that wait for a peer end. All at
-// once: one that waits on the device behind another's kernel could not end before it.
+// Aborts NCCL's communicators of these groups, which ends kernels that wait for a peer. It
+// aborts all at once, because one may wait on the device behind another's kernel.
 void abort_on_device(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
 
-// Whether the groups whose store this is have an AbortSwitch.
+// Whether the groups with this store have an AbortSwitch.
 bool can_be_aborted(const c10::intrusive_ptr<c10d::Store>& store);
-// Why the groups whose store this is were aborted; empty: they were not.
+// Why the groups with this store were aborted; empty: they were not.
 std::string why_aborted(const c10::intrusive_ptr<c10d::Store>& store);
 
 }  // namespace brigade::group

@@ -1,4 +1,4 @@
-// From a backend's name to connected c10d groups.
+// Makes connected c10d groups from a backend's name.
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -28,29 +28,29 @@ c10::intrusive_ptr<c10d::Store> prefixed(const ProcessGroup::State& state,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, state.store);
 }
 
-// How often one who waits for connections looks whether the group was aborted.
+// How often a thread that waits for connections checks whether the group was aborted.
 constexpr std::chrono::milliseconds kLookAtSwitch{5};
-// How much longer than the group's time limit connecting may take: errors of its parts, at
+// Connecting may exceed the group's time limit by this, because the errors of its steps, at
 // that limit, say more.
 constexpr std::chrono::milliseconds kConnectSlack{1000};
-// How long one whom NCCL could not connect waits for what the others say.
+// How long a rank that NCCL could not connect waits for the others' errors.
 constexpr std::chrono::milliseconds kOthersErrors{5000};
-// How long NCCL may take to abort what it could not connect.
+// How long NCCL may take to abort a failed communicator.
 constexpr std::chrono::milliseconds kAbortTime{2000};
-// What time limits are cut to: a deadline must not overflow.
+// The maximum of time limits, so that deadlines do not overflow.
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-// What NCCL says where ranks share a GPU.
+// NCCL's error where ranks share a GPU.
 constexpr const char* kSharedGpu = "Duplicate GPU detected";
 
-// What gloo opens for a group besides a connection to each peer, and some for others that
-// begin something meanwhile.
+// Descriptors that gloo opens for a group besides a connection to each peer, and a few
+// spare ones for other threads.
 constexpr size_t kDescriptors = 8;
 
-// In larger groups it would be much to tell.
+// Larger groups do not exchange their connections' ends.
 constexpr int kTellsConnections = 64;
 
-// `endpoints` gets where this rank's peers reach it and then, in front of each a space, its
-// ends of the connections that it has opened.
+// `endpoints` gets the endpoint at which peers reach this rank and then, each after a
+// space, its ends of the connections that it opened.
 BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints) {
   check_descriptors(static_cast<size_t>(state.size) + kDescriptors,
                     "the connections of " + std::to_string(state.size) + " ranks");
@@ -80,8 +80,8 @@ BackendPtr connect_gloo(const ProcessGroup::State& state, std::string& endpoints
   }
 }
 
-// Gloo writes to a connection that has gone as to any other; by default that ends the
-// process, before anything could say why. A program's own handler stays.
+// Gloo writes to closed connections too, and by default that ends the process without an
+// error. A program's own handler stays.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
@@ -107,7 +107,7 @@ void connect_nccl(ProcessGroup::State& state, AbortSwitch& unfinished, c10::Devi
   state.group->setBackend(c10::DeviceType::CUDA, Group::BackendType::NCCL,
                           torch_port::make_nccl_backend(prefixed(state, "nccl"), state.rank,
                                                         state.size, state.timeout));
-  // CPU tensors have a way too.
+  // CPU tensors get a backend too.
   state.group->setBackend(c10::DeviceType::CPU, Group::BackendType::GLOO,
                           connect_gloo(state, endpoints));
   state.group->setDefaultBackend(Group::BackendType::NCCL);
@@ -115,11 +115,11 @@ void connect_nccl(ProcessGroup::State& state, AbortSwitch& unfinished, c10::Devi
   if (state.abort) state.abort->add(state.group);
 }
 
-// Why NCCL could not run a first collective; empty: it did.
+// Runs a first collective. Returns NCCL's error, or an empty text.
 std::string try_communicator(const ProcessGroup::State& state, c10::Device device) {
   try {
     const c10::impl::VirtualGuardImpl cuda(device.type());
-    // What the program has issued on its own stream is not to be waited for.
+    // This must not wait for the program's work on its own stream.
     const c10::StreamGuard apart(cuda.getStreamFromGlobalPool(device, false));
     std::vector<at::Tensor> one{at::zeros({1}, device)};
     state.group->allreduce(one)->wait();
@@ -130,7 +130,8 @@ std::string try_communicator(const ProcessGroup::State& state, c10::Device devic
   }
 }
 
-// By rank. Who has failed does not wait long for one that may be gone.
+// The errors by rank. A rank that has failed waits only briefly for others, which may be
+// gone.
 std::vector<std::string> errors_of_all(ProcessGroup::State& state,
                                        const std::string& error) {
   try {
@@ -147,12 +148,12 @@ std::vector<std::string> errors_of_all(ProcessGroup::State& state,
 }
 
 // NCCL connects its ranks in their first collective, and waits without a limit for one that
-// dies meanwhile. So the first one is here, where somebody looks after it.
+// dies meanwhile. So the first one is here, under a time limit.
 void connect_communicator(ProcessGroup::State& state, c10::Device device) {
   const std::string error = try_communicator(state, device);
   const std::vector<std::string> errors = errors_of_all(state, error);
   for (const std::string& each : errors) {
-    // CPU tensors need no NCCL. The first collective of others says it again.
+    // CPU tensors need no NCCL. The first collective of CUDA tensors gives the error again.
     if (!state.abort && each.find(kSharedGpu) != std::string::npos) return;
   }
   for (size_t rank = 0; rank < errors.size(); ++rank) {
@@ -183,14 +184,13 @@ std::string choose_backend(const std::string& asked) {
   if (asked != "auto") {
     throw ConfigError("backend='" + asked + "': expected gloo, nccl or auto");
   }
-  // A program without CUDA has no CUDA tensors: do not load it for nothing.
+  // A program without CUDA has no CUDA tensors, so CUDA is not loaded for it.
   return torch_port::cuda_is_loaded() && !torch_port::why_no_nccl() ? "nccl" : "gloo";
 }
 
 namespace {
 
-// The device of this rank's collectives, if they have one, which becomes the current one of
-// this thread.
+// Makes the device of this rank's collectives, if there is one, current on this thread.
 std::optional<c10::Device> bind_device(const ProcessGroup::State& state) {
   if (state.backend != "nccl") return std::nullopt;
   return state.device ? torch_port::bind_cuda_device(*state.device)
@@ -205,7 +205,7 @@ void connect_here(ProcessGroup::State& state, AbortSwitch& unfinished,
     return;
   }
   ignore_broken_pipes();
-  // Which Python reads when it imports torch, and nobody for a C++ program.
+  // Python reads it when it imports torch; in a C++ program only this does.
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) c10::initLogging();
   state.group = c10::make_intrusive<Group>(state.store, state.rank, state.size);
   std::string mine;
@@ -214,8 +214,8 @@ void connect_here(ProcessGroup::State& state, AbortSwitch& unfinished,
   } else {
     connect_cpu(state, mine);
   }
-  // Nobody goes on before all are connected: a rank that left its group at once would close
-  // connections on which its peers are still waiting for others.
+  // All ranks wait until all are connected: a rank that left its group at once would close
+  // connections that its peers still need while they connect.
   auto endpoints = gather_texts(state, "connect", mine, state.timeout);
   if (state.abort) state.abort->add(sockets_of(endpoints, state.rank));
   torch_port::set_endpoints(*state.group->getBackend(c10::DeviceType::CPU),
@@ -223,7 +223,7 @@ void connect_here(ProcessGroup::State& state, AbortSwitch& unfinished,
   if (device) connect_communicator(state, *device);
 }
 
-// In a thread of its own, which is left behind if nobody waits for it.
+// Runs `work` in a thread that is left behind if nobody waits for it.
 std::future<void> detached(std::function<void()> work) {
   std::packaged_task<void()> task(std::move(work));
   auto done = task.get_future();
@@ -235,7 +235,7 @@ std::future<void> detached(std::function<void()> work) {
 
 void connect(const std::shared_ptr<ProcessGroup::State>& state) {
   const auto device = bind_device(*state);
-  // For this attempt alone: the group's own switch ends other groups too.
+  // A switch for this attempt only: the group's own switch ends other groups too.
   const auto unfinished = std::make_shared<AbortSwitch>();
   if (!state->abort && !(device && state->size > 1))
     return connect_here(*state, *unfinished, device);
@@ -249,7 +249,7 @@ void connect(const std::shared_ptr<ProcessGroup::State>& state) {
     const std::string why =
         (device ? "NCCL" : "gloo") + std::string(" has not connected the ranks within ") +
         in_seconds(limit) + ": one is gone, stopped, or cannot be reached";
-    // So that the thread ends, and with it NCCL's communicator.
+    // This ends the thread, and with it NCCL's communicator.
     detached([unfinished, why] { unfinished->abort(why); }).wait_for(kAbortTime);
     throw RendezvousError(why);
   }

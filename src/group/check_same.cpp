@@ -14,7 +14,7 @@ bool all_equal(const std::vector<std::string>& all) {
   return std::equal(all.begin() + 1, all.end(), all.begin());
 }
 
-// Every text's first line that is not the same in all of them.
+// Each text's line at the first position where the texts differ.
 std::vector<std::string> first_lines_that_differ(const std::vector<std::string>& texts) {
   std::vector<std::istringstream> rests;
   for (const std::string& text : texts) rests.emplace_back(text);

@@ -1,4 +1,4 @@
-// What a program does with tensors and numbers over a group.
+// A program's collectives over a group: tensors and numbers.
 #include <ATen/ATen.h>
 
 #include <cstdarg>
@@ -41,8 +41,8 @@ void run(const char* what, ProcessGroup::State& state, Start start,
   }
 }
 
-// For single messages gloo takes the shorter limit that it connects with
-// (torch_port/gloo_backend.cpp), unless it is told another. NCCL would make the host wait.
+// Without a limit of its own, a single message over gloo has the shorter limit for
+// connecting (torch_port/gloo_backend.cpp). Over NCCL a limit would make the host wait.
 std::chrono::milliseconds message_limit(const ProcessGroup::State& state) {
   return state.backend == "nccl" ? kNoTimeout : state.timeout;
 }
@@ -76,7 +76,7 @@ c10d::ReduceOp::RedOpType operation(Reduce how) {
   return c10d::ReduceOp::SUM;
 }
 
-// Over the first dimension.
+// Reduces over the first dimension.
 at::Tensor reduce_rows(const at::Tensor& rows, Reduce how) {
   switch (how) {
     case Reduce::min:
@@ -150,8 +150,8 @@ at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, Reduce how) co
                                " ranks can divide"));
   }
   if (ranks == 1) return tensor.detach().clone();
-  // Each part goes to its rank, which reduces it: as many bytes as a ring sends, on every
-  // backend, and in the same order on all ranks.
+  // Each part goes to its rank, which reduces it: this sends as many bytes as a ring, works
+  // on every backend, and has the same order on all ranks.
   at::Tensor input = tensor.detach();
   at::Tensor received = at::empty_like(input);
   std::vector<int64_t> even;

@@ -17,14 +17,15 @@ namespace {
   throw ConfigError(what + "='" + value + "': expected " + expected);
 }
 
-// The names one kind of launcher uses; the first name of each list that is set counts.
+// The names of variables of one kind of launcher; in each list the first one that is set
+// counts.
 struct Dialect {
   const char* source;
   std::vector<const char*> rank, world_size, local_rank, local_world_size;
 };
 
-// In the order of belief: what is started inside a SLURM allocation by another launcher has
-// SLURM's variables too, but they describe that launcher's own processes.
+// In order of precedence: inside a SLURM allocation, another launcher's workers have
+// SLURM's variables too, but these describe the launcher's own processes.
 const std::vector<Dialect>& dialects() {
   static const std::vector<Dialect> all{
       {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
@@ -67,7 +68,7 @@ bool speaks(const Lookup& lookup, const Dialect& dialect) {
   return first_set(lookup, dialect.rank) || first_set(lookup, dialect.world_size);
 }
 
-// SLURM_NTASKS alone is set in every batch script; only srun gives a process its place.
+// SLURM_NTASKS alone is set in every batch script; only srun sets a process's rank.
 const Dialect* find_dialect(const Lookup& lookup) {
   for (const Dialect& dialect : dialects()) {
     bool slurm = dialect.source == std::string("SLURM");
@@ -144,7 +145,7 @@ Environment from_dialect(const Lookup& lookup, const Dialect& dialect,
   return found;
 }
 
-// Whether a given rank and world size are those the variables name anyway.
+// Whether a given rank and world size equal the variables'.
 bool agree(const Lookup& lookup, const Dialect& dialect, int rank, int world_size) {
   auto same = [&](const std::vector<const char*>& names, int given) {
     auto variable = first_set(lookup, names);
@@ -153,8 +154,8 @@ bool agree(const Lookup& lookup, const Dialect& dialect, int rank, int world_siz
   return same(dialect.rank, rank) && same(dialect.world_size, world_size);
 }
 
-// A port below Linux's ephemeral range, equal for all ranks of a job and unlike its
-// neighbours'.
+// A port below Linux's ephemeral range, equal for all ranks of a job and different for
+// neighbouring job ids.
 int derived_port(const std::string& job) {
   std::uint32_t hash = 2166136261u;
   for (unsigned char c : job) hash = (hash ^ c) * 16777619u;

@@ -1,6 +1,5 @@
-// What the variables of a launcher say about this process. Pure: reads through a function,
-// so that tests need no setenv. Every fault is a ConfigError of one line: variable, value,
-// what is expected.
+// Reads the launcher's variables for this process, through a function, so that tests need
+// no setenv. Every fault is a ConfigError of one line: variable, value, rule.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -17,24 +16,24 @@ Lookup process_environment();
 struct Environment {
   int rank = 0;
   int world_size = 1;
-  // This process's place among those of its host, and their number; not every launcher
-  // tells.
+  // This process's number among those of its host, and how many there are; not every
+  // launcher sets them.
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
-  // The number of its host, where the launcher counts them.
+  // The number of its host, if the launcher counts hosts.
   std::optional<int> node;
   // The launcher hosts the store: every rank, rank 0 too, is a client.
   bool agent_store = false;
   int restart_count = 0;
-  // Who started us: "torchrun" (brigade run speaks its language), "Open MPI", "PMI",
+  // The launcher: "torchrun" (brigade run sets the same variables), "Open MPI", "PMI",
   // "SLURM", "options", or "none".
   std::string source = "none";
 
   bool single_host() const { return local_world_size && *local_world_size == world_size; }
 };
 
-// Who this process is. A rank or world size given here wins over the variables; where the
-// two contradict each other, the variables' local ranks and store are not believed either.
+// This process's rank and hosts. A rank or world size given here wins over the variables;
+// if they contradict, the variables' local ranks and store are ignored too.
 Environment read_environment(const Lookup& lookup, std::optional<int> rank = std::nullopt,
                              std::optional<int> world_size = std::nullopt);
 
@@ -43,12 +42,13 @@ struct Master {
   int port = 0;
 };
 
-// The number that the launcher gave this process's host (GROUP_RANK, SLURM_NODEID); none
-// when it does not count hosts.
+// The number that the launcher gave this process's host (GROUP_RANK, SLURM_NODEID); none if
+// it does not count hosts.
 std::optional<int> read_node(const Lookup& lookup);
 
-// Where rank 0, or the launcher's store, is. Without MASTER_ADDR: loopback on one host,
-// else SLURM's first node. Without MASTER_PORT: a port derived from the job's id.
+// The address of rank 0, or of the launcher's store. Without MASTER_ADDR it is loopback on
+// one host, else SLURM's first node; without MASTER_PORT the port is derived from the job's
+// id.
 Master read_master(const Lookup& lookup, const Environment& environment);
 
 // BRIGADE_TIMEOUT, in seconds, fractions allowed.
@@ -58,13 +58,12 @@ std::optional<std::chrono::milliseconds> read_timeout(const Lookup& lookup);
 // `variable` is named in the error.
 std::string first_host(const std::string& variable, const std::string& node_list);
 
-// How many tasks node number `node` runs, from SLURM's "4(x2),3"; none when it cannot be
-// told.
+// How many tasks node number `node` runs, from SLURM's "4(x2),3"; none if it is not known.
 std::optional<int> tasks_on_node(const std::string& variable, const std::string& tasks,
                                  std::optional<int> node);
 
-// The whole of `value` as a number from `least` to `most`, or a ConfigError that names
-// `what`.
+// The whole of `value` as a number from `least` to `most`; otherwise throws a ConfigError
+// that names `what`.
 int parse_int(const std::string& what, const std::string& value, int least, int most);
 
 }  // namespace brigade::group

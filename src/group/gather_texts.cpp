@@ -64,11 +64,11 @@ class TextGathering {
       for (int rank = 0; rank < state_.size; ++rank) {
         if (!store_.check({keys_[rank]})) missing.push_back(state_.world_ranks[rank]);
       }
-      // They came while we looked: the limit has passed all the same.
+      // They arrived during the check, but the limit has passed.
       const std::string who = missing.empty() ? "some ranks" : name_ranks(missing);
       throw TimeoutError(what_ + ": " + who + " of " + std::to_string(state_.size) +
                          " did not come within " + in_seconds(timeout_) +
-                         // All were there when the group was made.
+                         // All ranks were there when the group was made.
                          (number_ > 0
                               ? "; all had met before: stopped, lost, or elsewhere in the "
                                 "program"
@@ -87,7 +87,7 @@ class TextGathering {
     return texts;
   }
 
-  // What must be equal on all ranks comes before the text itself.
+  // The header has the values that must be equal on all ranks; the text follows.
   std::string header() const {
     return what_ + " of " + std::to_string(state_.size) + " ranks\n";
   }
@@ -105,13 +105,14 @@ class TextGathering {
     text.erase(0, mine.size());
   }
 
-  // A rank that has read adds its mark: a bit of its own, so that the ranks which have not
-  // read can be named. Where ranks are too many for that it adds one.
+  // After reading, a rank adds its mark, a bit of its own, to a counter, so that the ranks
+  // which have not read can be named. In groups too large for bits it adds one.
   bool has_bits() const { return state_.size < 63; }
   int64_t mark_of(int rank) const { return has_bits() ? int64_t{1} << rank : 1; }
   int64_t all_marks() const { return has_bits() ? mark_of(state_.size) - 1 : state_.size; }
 
-  // On rank 0. Where all have read, the last of them has not cleaned up: one of the others.
+  // On rank 0: the ranks without a mark. If all have read, the last one, another rank, has
+  // not cleaned up.
   std::string without_mark() {
     if (!has_bits()) return "a rank";
     const int64_t marks = store_.add(key("read"), 0);
@@ -124,8 +125,7 @@ class TextGathering {
     return (all_read && missing.size() > 1 ? "one of " : "") + name_ranks(missing);
   }
 
-  // The last one to have read cleans up. Rank 0 waits for that, and removes what tells it
-  // whom it waits for.
+  // The last reader cleans up. Rank 0 waits for that, and removes the counter itself.
   void leave() {
     const bool last = store_.add(key("read"), mark_of(state_.rank)) == all_marks();
     if (last) {
@@ -153,7 +153,7 @@ class TextGathering {
   c10d::Store& store_;
   const std::string& what_;
   const std::chrono::milliseconds timeout_;
-  const int number_;  // of all gatherings of this group
+  const int number_;  // counts this group's gatherings
   const std::string prefix_;
   std::vector<std::string> keys_;
 };

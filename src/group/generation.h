@@ -1,4 +1,4 @@
-// The group of one generation of an elastic job: its members, under a number of its own.
+// Makes the group of one generation of an elastic job.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -13,21 +13,21 @@ namespace brigade::group {
 
 struct GenerationPlan {
   c10::intrusive_ptr<c10d::Store> store;
-  // The store's host, as this process reaches it.
+  // The address of the store's host from this process.
   std::string host;
   // Different for each generation, equal on its members.
   std::string prefix;
   int rank = 0;
   int size = 1;
-  // Which of its host's devices this rank uses.
+  // The number of this rank's device on its host.
   int device = 0;
   std::string backend = "auto";
   std::chrono::milliseconds timeout{};
   std::shared_ptr<AbortSwitch> abort;
 };
 
-// Collective over the members. Everything that waits in the group, in this function and in
-// those that make groups from it too, ends when plan.abort is thrown.
+// Collective over the members. All waiting in the group, also in this function and in those
+// that make groups from it, ends when plan.abort aborts.
 ProcessGroup join_generation(const GenerationPlan& plan);
 
 }  // namespace brigade::group

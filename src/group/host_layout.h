@@ -1,4 +1,4 @@
-// Which ranks share a host.
+// Finds which ranks share a host.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace brigade::group {
 
-// `hosts`: by rank, equal for two ranks exactly when they share a host.
+// `hosts` has a text for each rank, equal for two ranks exactly if they share a host.
 HostLayout make_layout(const std::vector<std::string>& hosts, int rank);
 
 }  // namespace brigade::group

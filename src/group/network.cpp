@@ -61,7 +61,7 @@ int remaining_ms(Deadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
 }
 
-// One try. The error number, 0 when connected.
+// Tries once. Returns errno, or 0 when connected.
 int try_connect(const Address& address, Deadline deadline) {
   Socket socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK);
   if (socket.get() < 0) return errno;
@@ -77,7 +77,8 @@ int try_connect(const Address& address, Deadline deadline) {
   return 0;
 }
 
-// One try at each. The one that answered; else the last error.
+// Tries each address once. Returns the first one that answers; else `error` is the last
+// one's.
 std::optional<Address> first_to_answer(const std::vector<Address>& addresses,
                                        Deadline deadline, int& error) {
   for (const Address& address : addresses) {
@@ -87,7 +88,7 @@ std::optional<Address> first_to_answer(const std::vector<Address>& addresses,
   return std::nullopt;
 }
 
-// The address a datagram to `peer` would leave from; connecting a UDP socket sends nothing.
+// The source address of datagrams to `peer`; connecting a UDP socket sends nothing.
 std::optional<Address> route_to(const Address& peer) {
   Socket socket(peer.storage.ss_family, SOCK_DGRAM);
   if (socket.get() < 0 || connect(socket.get(), peer.get(), peer.length) != 0) {
@@ -172,8 +173,7 @@ int listen_on(std::span<const Address> addresses) {
   for (const Address& address : addresses) {
     Socket socket(address.storage.ss_family, SOCK_STREAM);
     int yes = 1;
-    // A restarted job must get its port back while the old connections are still in
-    // TIME_WAIT.
+    // A restarted job must be able to bind its port while old connections are in TIME_WAIT.
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (socket.get() >= 0 && bind(socket.get(), address.get(), address.length) == 0 &&
         listen(socket.get(), 2048) == 0) {
@@ -229,8 +229,7 @@ Address reach(const std::string& host, int port, Deadline deadline) {
 }
 
 std::string outward_address(const std::string& peer) {
-  // 192.0.2.0/24 is reserved for documentation: any route that takes it is the default
-  // route.
+  // 192.0.2.0/24 is reserved for documentation, so its route is the default route.
   for (const std::string& target : {peer, std::string("192.0.2.1")}) {
     if (target.empty()) continue;
     for (const Address& address : resolve(target, 9)) {
@@ -246,8 +245,8 @@ std::string host_identity() {
   gethostname(name, sizeof name - 1);
   std::string boot = base::read_whole("/proc/sys/kernel/random/boot_id");
   boot.erase(boot.find_last_not_of('\n') + 1);
-  // Containers of one machine share its boot, and may share their name, but not their
-  // loopback.
+  // Containers of one machine share its boot id, and may share their name, but not their
+  // loopback interface.
   char net[64] = "";
   if (readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = 0;
   return std::string(name) + "/" + boot + "/" + net;

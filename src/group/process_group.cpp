@@ -8,13 +8,13 @@ namespace brigade {
 ProcessGroup::State::~State() {
   if (backend == "nccl" && !wrapped && group) {
     try {
-      // NCCL wants to be told, or it complains about leaks at exit.
+      // Without shutdown(), NCCL warns about leaks at exit.
       group->getBackend(c10::DeviceType::CUDA)->shutdown();
     } catch (const std::exception&) {
-      // Its connections are gone already; nobody is left to tell.
+      // Its connections are gone already, so there is nothing to report.
     }
   }
-  // Gloo's end waits for collectives that were given up, for their whole time limit.
+  // Gloo's destructor waits for aborted collectives, for their whole time limit.
   if (abort && abort->aborted() && group)
     std::thread([left = std::move(group)]() mutable { left.reset(); }).detach();
 }

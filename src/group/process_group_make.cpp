@@ -1,4 +1,4 @@
-// How groups come about: from the environment, from another group, from somebody else's.
+// Makes groups: from the environment, from another group, from one made elsewhere.
 #include <numeric>
 #include <sstream>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -22,7 +22,7 @@ using State = ProcessGroup::State;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::chrono::seconds kDefaultTimeout{300};
-// A peer that dies while the ranks connect must not hold the others for long.
+// A peer that dies while the ranks connect must not delay the others for long.
 constexpr std::chrono::milliseconds kConnectGeneration{10'000};
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
@@ -45,7 +45,7 @@ std::chrono::milliseconds choose_timeout(const ProcessGroupOptions& options,
   return *options.timeout;
 }
 
-// What every rank tells the others when they first meet.
+// Every rank's first message to all others.
 struct Introduction {
   std::string backend, machine, node;
 
@@ -61,7 +61,7 @@ struct Introduction {
     std::getline(lines, found.node);
     return found;
   }
-  // Two launchers on one machine are two hosts: they were asked to be.
+  // Two launchers on one machine count as two hosts.
   std::string host() const { return machine + "#" + node; }
 };
 
@@ -72,7 +72,7 @@ void check_equal(const std::string& what, int rank, const std::string& first,
                       ", rank " + std::to_string(rank) + " has " + other);
 }
 
-// Two processes with one rank would read each other's mail.
+// Two processes with one rank would read each other's messages.
 void claim_rank(State& state) {
   const std::string rank = std::to_string(state.rank);
   if (state.store->add("claim/" + rank, 1) > 1) {
@@ -81,7 +81,7 @@ void claim_rank(State& state) {
   }
 }
 
-// Where the ranks are, and this one's place among those of its host.
+// Finds the ranks' hosts, and this rank's place among those of its host.
 void find_places(State& state) {
   state.layout = group::make_layout(state.hosts, state.rank);
   state.local_rank = state.layout.place;
@@ -154,7 +154,7 @@ ProcessGroup make_child(const State& parent, const std::string& prefix,
   }
   find_places(*state);
   state->device = parent.device;
-  // Gloo itself would not say who is missing.
+  // Gloo's own error would not name the missing ranks.
   group::gather_texts(*state, prefix, "", state->timeout);
   group::connect(state);
   return ProcessGroup(std::move(state));
@@ -182,8 +182,8 @@ void check_members(const State& state, const std::vector<int>& ranks) {
   }
 }
 
-// torch.distributed's groups of several backends ("cpu:gloo,cuda:nccl") have no name of
-// their own.
+// torch.distributed's groups with several backends ("cpu:gloo,cuda:nccl") have no single
+// name.
 std::string backend_name(c10d::ProcessGroup& group) {
   std::string name = group.getBackendName();
   if (name != "undefined" && name != "custom") return name;
@@ -206,7 +206,7 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
   return kDefaultTimeout;
 }
 
-// The host of the TCP store underneath, if it is one.
+// The host of the underlying store, if that is a TCP store.
 std::string master_of(const StorePtr& store) {
   auto* prefix = dynamic_cast<c10d::PrefixStore*>(store.get());
   StorePtr inner = prefix ? prefix->getUnderlyingNonPrefixStore() : store;
@@ -228,15 +228,15 @@ void check_can_make_groups(const State& state) {
 }  // namespace
 
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
-  // Numbers the calls, so that a second group of this process does not meet the first one's
-  // keys; equal on all ranks, because the call is collective.
+  // Numbers the calls, so that a second group of this process does not reuse the first
+  // one's keys; equal on all ranks, because the call is collective.
   static std::atomic<int> calls{0};
   const group::Lookup lookup = group::process_environment();
   const Environment environment =
       group::read_environment(lookup, options.rank, options.world_size);
   const auto timeout = choose_timeout(options, lookup);
   if (environment.world_size == 1) {
-    // Any known name will do: nothing is sent.
+    // Any known name is accepted, because nothing is sent.
     if (options.backend != "nccl") group::choose_backend(options.backend);
     return make_alone(environment, timeout);
   }
@@ -290,16 +290,16 @@ ProcessGroup ProcessGroup::wrap(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     auto watchdog = std::make_shared<group::Watchdog>(
         "rank " + std::to_string(state->rank) + ": the store of the wrapped group",
         state->timeout);
-    // A connection of its own. One that several groups share would let two of them wait for
-    // each other: on one rank the first holds it in a wait(), on another the second.
+    // The store gets a connection of its own. If groups shared one, two of them could wait
+    // for each other: on one rank the first holds it in a wait(), on another the second.
     const StorePtr watched =
         c10::make_intrusive<group::TimedStore>(store, std::move(watchdog))->clone();
-    // Each rank counts its own wraps, so that two of them do not meet each other's keys.
+    // Each rank counts its own wraps, so that two of them use different keys.
     const auto wraps = watched->add("brigade/wraps/" + std::to_string(state->rank), 1);
     state->store = prefixed("brigade/wrap_" + std::to_string(wraps), watched);
     introduce(*state, "wrap", group::read_node(group::process_environment()));
     state->gloo = choose_gloo(*state, "", master_of(store));
-  } else {  // nobody can tell: as if on one host
+  } else {  // not known: treated as one host
     state->machines = state->hosts =
         std::vector<std::string>(static_cast<size_t>(state->size));
     find_places(*state);
@@ -316,7 +316,7 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   check_members(*state_, ranks);
   const std::string id =
       name.empty() ? std::to_string(state_->groups_made++) : "(" + name + ")";
-  // The members are part of the prefix: ranks that disagree about them do not meet.
+  // The members are part of the prefix, so ranks with different lists do not connect.
   const std::string prefix = "group_" + id + "(" + joined(ranks) + ")";
   if (std::find(ranks.begin(), ranks.end(), state_->rank) == ranks.end()) return {};
   return make_child(*state_, prefix, ranks);

@@ -36,10 +36,10 @@ Master parse_tcp(const std::string& method) {
   }
 }
 
-// Where rank 0 listens: on loopback when all ranks are on this host, else on the address
-// that the others were told. A name that means loopback here (Debian gives a host's own
-// name 127.0.1.1) but belongs to a job of several hosts cannot tell which of our addresses
-// they see: all of them.
+// Rank 0 listens on loopback if all ranks are on this host, else on the address that the
+// others were given. In a job of several hosts, a name that means loopback here (Debian
+// gives a host's own name 127.0.1.1) does not tell which address they use: it listens on
+// all.
 int listen_for(const Address& address, const Master& master,
                const Environment& environment) {
   const bool several_hosts = environment.local_world_size &&
@@ -56,9 +56,8 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   options.port = static_cast<std::uint16_t>(master.port);
   options.isServer = host_it;
   options.waitWorkers = false;
-  // LibTorch tries a server that answers wrongly again and again, and overshoots its limit;
-  // the server was reached already, so that half the time is plenty, and the error is still
-  // its own.
+  // LibTorch retries a server that answers wrongly, and exceeds its limit. The server has
+  // been reached already, so half the time is enough, and the error is still LibTorch's.
   options.timeout = std::max(timeout / 2, std::chrono::milliseconds(1));
   const Address there = host_it ? resolve(master.host, master.port).front()
                                 : reach(master.host, master.port, deadline);
@@ -78,9 +77,9 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const Master& master,
   }
 }
 
-// The stores that this process hosts, by address, as long as it lives: a peer that comes to
-// a second group finds the same store, not one that is just going away; prefixes keep their
-// keys apart.
+// The stores that this process hosts, by address, as long as it lives: a peer that connects
+// for a second group finds the same store, not one that is about to close. Prefixes
+// separate their keys.
 c10::intrusive_ptr<c10d::Store>& hosted_store(const std::string& address) {
   static std::mutex mutex;
   // Not destroyed: LibTorch's own statics may be gone by then.
@@ -89,9 +88,9 @@ c10::intrusive_ptr<c10d::Store>& hosted_store(const std::string& address) {
   return (*stores)[address];
 }
 
-// A worker that has come to the store of another job, whose launcher has the same port,
-// must not take a rank there. Other launchers than ours write no run id: then nothing is
-// compared, nor waited for.
+// A worker that reaches the store of another job, whose launcher has the same port, must
+// not take a rank there. Other launchers write no run id: then this neither compares nor
+// waits.
 void check_job(c10d::Store& store, const std::string& address, const Lookup& lookup) {
   if (!store.check({kRunIdKey})) return;
   const std::string there = store.get_to_str(kRunIdKey);
@@ -108,7 +107,7 @@ MeetingPoint meet_over_tcp(Master master, const Lookup& lookup,
                            const Environment& environment,
                            std::chrono::milliseconds timeout) {
   const bool host_it = environment.rank == 0 && !environment.agent_store;
-  // All of one host: loopback, whatever name the host was given.
+  // On one host, loopback is used, whatever name the host was given.
   if (environment.single_host() && !environment.agent_store) master.host = "127.0.0.1";
   const std::string address = endpoint(master.host, master.port);
   c10::intrusive_ptr<c10d::Store> own;
@@ -132,7 +131,7 @@ MeetingPoint meet_unprefixed(const std::string& method, const Lookup& lookup,
     return meet_over_tcp(read_master(lookup, environment), lookup, environment, timeout);
   }
   if (method.rfind("tcp://", 0) == 0) {
-    // A launcher's store is where the variables say, and nowhere else.
+    // A launcher's store is only at the variables' address.
     Environment own = environment;
     own.agent_store = false;
     return meet_over_tcp(parse_tcp(method), lookup, own, timeout);
@@ -161,7 +160,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
 }
 
 void check_descriptors_of_store() {
-  // A store's own, and those of its first clients.
+  // The store's own descriptors, and those of its first clients.
   check_descriptors(16, "the store of this job");
 }
 

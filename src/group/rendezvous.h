@@ -1,4 +1,4 @@
-// How the ranks find the store they meet at.
+// How the ranks find their common store.
 #pragma once
 #include <chrono>
 #include <string>
@@ -10,19 +10,21 @@
 namespace brigade::group {
 
 struct MeetingPoint {
-  // Bounded in time (TimedStore); its keys are apart from those of earlier restarts.
+  // Its calls are bounded in time (TimedStore); its keys differ from those of earlier
+  // restarts.
   c10::intrusive_ptr<c10d::Store> store;
-  // The host that the store is on.
+  // The store's host.
   std::string host;
 };
 
-// Where a launcher of Brigade's writes its job's run id into the store that it hosts.
+// The key under which Brigade's launcher writes its job's run id into the store that it
+// hosts.
 inline constexpr const char* kRunIdKey = "brigade/run_id";
 
-// Connects to the store that `init_method` names; rank 0 hosts it where no launcher does.
-// The store of a group on one host listens on loopback only. Throws ConfigError for a bad
-// method, RendezvousError when the store cannot be hosted or reached within `timeout`, or
-// is another job's.
+// Connects to the store that `init_method` names; rank 0 hosts it if no launcher does. The
+// store of a group on one host listens on loopback only. Throws ConfigError for a bad
+// method, RendezvousError if the store cannot be hosted or reached within `timeout`, or is
+// another job's.
 MeetingPoint rendezvous(const std::string& init_method, const Lookup& lookup,
                         const Environment& environment, std::chrono::milliseconds timeout);
 
@@ -32,7 +34,7 @@ MeetingPoint rendezvous(const std::string& init_method, const Lookup& lookup,
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& address,
                                                   const c10d::TCPStoreOptions& options);
 
-// Throws Error when this process has too few descriptors left to host a store.
+// Throws Error if this process has too few descriptors left to host a store.
 void check_descriptors_of_store();
 
 }  // namespace brigade::group

@@ -26,8 +26,8 @@ struct AffineHeader {
 // Blocks that fit the first cache are read from memory once, longer ones twice.
 // `residual` may be empty: then it counts as zero, and none is written.
 // REQUIRES: block > 0, codes.size() == src.size(), headers.size() == ceil(src.size() /
-// block), residual empty or of src's size; nothing overlaps. Any alignment an element has;
-// zero elements are fine.
+// block), residual empty or of src's size; nothing overlaps. Arrays need only their
+// elements' alignment; zero elements are fine.
 using AffineEncode = void (*)(std::span<const float> src, float factor,
                               std::span<float> residual, std::size_t block,
                               std::span<AffineHeader> headers,

@@ -1,5 +1,5 @@
-// Narrow float32 to fp16 and bf16, and widen it back.
-// Halves are their bit patterns. Any alignment an element has; zero elements are fine.
+// Narrows float32 to fp16 and bf16, and widens it back. Halves are bit patterns. Arrays
+// need only their elements' alignment; zero elements are fine.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +9,7 @@
 namespace brigade::kernels {
 
 // dst[i] = half(src[i] * scale), rounded to nearest even. NaN stays NaN (sign and upper
-// payload are kept, and it is made quiet). What is beyond the half's range becomes Inf.
+// payload are kept, and it is made quiet). Values beyond the half's range become Inf.
 // Denormal halves are exact and never flushed. REQUIRES: dst.size() == src.size(); the two
 // do not overlap.
 using Narrow = void (*)(std::span<const float> src, float scale,
@@ -29,7 +29,7 @@ struct CastKernels {
 };
 
 // REQUIRES: isa_runs(isa). Isa::portable is the reference; the others equal it bit for bit
-// (which of two NaNs an addition keeps is left open).
+// (except that an addition may keep either of two NaNs).
 const CastKernels& fp16_kernels(Isa isa = isa_best()) noexcept;
 const CastKernels& bf16_kernels(Isa isa = isa_best()) noexcept;
 

@@ -2,10 +2,10 @@
 // first: that spreads a large value over its neighbours, so that the step can be finer.
 //
 // Vocabulary. A *group* is every fourth value of a block: 32 of them. H is the Hadamard
-// matrix of 32, all 1 and -1: H H = 32. D is a diagonal of 1 and -1 (int4_sign): a group of
-// values of one sign, as gradients behind a ReLU have them, is spread too.
+// matrix of 32, all 1 and -1: H H = 32. D is a diagonal of 1 and -1 (int4_sign): it also
+// spreads a group of values with one sign, such as gradients behind a ReLU.
 //
-// Block: p = src * factor + residual, filled up with zeros; y = H D p, group by group;
+// Block: p = src * factor + residual, padded with zeros; y = H D p, group by group;
 //        u = the smallest float >= max|y| / 224, code = round(y / (32 u)) in [-7, 7];
 //        decoded = u (D H code), residual = p - decoded.
 // D H code is a whole number, so decoding rounds once. The mean square of p - decoded
@@ -22,21 +22,22 @@
 namespace brigade::kernels {
 
 inline constexpr std::size_t kInt4Block = 128;
-// Byte i of a block has the code of value i in its low four bits, that of value i + 64 in
+// Byte i of a block has the code of value i in its low four bits, and of value i + 64 in
 // the others; both are signed. The last block is whole, too.
 inline constexpr std::size_t kInt4Bytes = kInt4Block / 2;
 
-// Of the value `index` of a block: 1 or -1. Of its index in the group, the bits 0 and 1,
-// and 2 and 3, are multiplied and added up: the flattest spectrum there is for 32.
+// D's sign, 1 or -1, of the value `index` of a block: in its index in the group, bits 0 and
+// 1, and bits 2 and 3, are multiplied, and the products summed, which gives the flattest
+// spectrum for 32.
 constexpr float int4_sign(unsigned index) {
   const unsigned k = index / 4, both = k & (k >> 1);
   return (both & 1) != (both >> 2 & 1) ? -1.0f : 1.0f;
 }
 
-// One pass over memory. `residual` may be empty: then it counts as zero, and none is
+// Makes one pass over memory. `residual` may be empty: then it counts as zero, and none is
 // written. REQUIRES: steps.size() == ceil(src.size() / 128), codes.size() == 64 *
-// steps.size(), residual empty or of src's size; nothing overlaps. Any alignment an element
-// has; zero elements are fine.
+// steps.size(), residual empty or of src's size; nothing overlaps. Arrays need only their
+// elements' alignment; zero elements are fine.
 using Int4Encode = void (*)(std::span<const float> src, float factor,
                             std::span<float> residual, std::span<float> steps,
                             std::span<std::uint8_t> codes) noexcept;

@@ -18,21 +18,21 @@ namespace brigade::kernels {
 
 inline constexpr std::size_t kInt8Block = 256;
 
-// One pass over memory. `residual` may be empty: then it counts as zero, and none is
+// Makes one pass over memory. `residual` may be empty: then it counts as zero, and none is
 // written. REQUIRES: codes.size() == src.size(), scales.size() == ceil(src.size() / 256),
-// residual empty or of src's size; nothing overlaps. Any alignment an element has; zero
-// elements are fine.
+// residual empty or of src's size; nothing overlaps. Arrays need only their elements'
+// alignment; zero elements are fine.
 using Int8Encode = void (*)(std::span<const float> src, float factor,
                             std::span<float> residual, std::span<float> scales,
                             std::span<std::int8_t> codes) noexcept;
-// A residual that the ranks of a group carry together: a rank adds its share of it.
+// A residual of the sum over a group's ranks: each rank adds its share of it.
 struct Int8Feedback {
   const float* last;  // the residual of the last step; last * share is added
   float* next;        // becomes (p - decoded) / share; may be `last`
   float share;        // a power of two
 };
-// As Int8Encode, with such a residual, of src's size. Where a block's residual stays as it
-// was, `next` becomes (last * share) / share: denormals may lose bits, as they do on a GPU.
+// As Int8Encode, with such a residual, of src's size. For a block that keeps its residual,
+// `next` becomes (last * share) / share: denormals may lose bits, as they do on a GPU.
 using Int8EncodeShare = void (*)(std::span<const float> src, float factor,
                                  Int8Feedback feedback, std::span<float> scales,
                                  std::span<std::int8_t> codes) noexcept;

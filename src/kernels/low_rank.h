@@ -1,7 +1,7 @@
-// Products of a matrix and a thin one: most of PowerSGD's work. M is rows x columns, P is
-// rows x rank, QT is rank x columns (Q transposed, so that its columns lie in memory
-// order), all row-major. Each function goes over M once. All variants give the same bits:
-// sums over columns run in 16 lanes, column j in lane j % 16, and the lanes are added up in
+// Products of a matrix and a thin one, which are most of PowerSGD's work. M is rows x
+// columns, P is rows x rank, QT is rank x columns (Q transposed, so that Q's columns are
+// contiguous), all row-major. Each function reads M once. All variants give the same bits:
+// sums over columns run in 16 lanes, column j in lane j % 16, and the lanes are summed in
 // order; sums over rows run in order.
 #pragma once
 #include <cstddef>
@@ -23,7 +23,7 @@ struct LowRankKernels {
   // sum = M + (sum - last_P last_Qᵀ); P = sum Q. Where last_p is null: sum = M + sum.
   void (*feed_back)(LowRankShape shape, const float* m, float* sum, const float* last_p,
                     const float* last_qt, const float* qt, float* p) noexcept;
-  // Q = Mᵀ P. Rows of M and of QT begin `stride` apart: M may be a range of columns.
+  // Q = Mᵀ P. Rows of M and of QT are `stride` apart, so M may be a range of columns.
   void (*project_back)(LowRankShape shape, std::size_t stride, const float* m,
                        const float* p, float* qt) noexcept;
   // M = P Qᵀ.
@@ -34,9 +34,9 @@ struct LowRankKernels {
 const LowRankKernels& low_rank_kernels(Isa isa = isa_best()) noexcept;
 
 // Makes the columns of a row-major rows x rank matrix orthonormal, by Gram-Schmidt in
-// double; rank is 1 or 2. A column that is zero becomes zero, and so does one that depends
-// on the column before it, up to rounding. A column with a value that is not finite becomes
-// NaN. Lengths are divided by norm + epsilon.
+// double; rank is 1 or 2. A column that is zero, or depends on the previous one up to
+// rounding, becomes zero. A column with a value that is not finite becomes NaN. Columns are
+// divided by norm + epsilon.
 void orthonormalize(std::size_t rows, std::size_t rank, float* columns,
                     double epsilon) noexcept;
 

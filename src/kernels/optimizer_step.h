@@ -1,5 +1,5 @@
-// One step of an optimizer over a parameter: one pass over memory, in float32.
-// Zero elements are fine; any alignment a float has. Every instruction set gives the same
+// An optimizer's step over a parameter, in one pass over memory, in float32. Zero elements
+// are fine; arrays need only a float's alignment. Every instruction set gives the same
 // bits: nothing is fused or reordered.
 #pragma once
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace brigade::kernels {
 
-// The parameter, its gradient, and what the optimizer keeps for it: at most three arrays,
-// null where an option makes them needless. All of `size` elements.
+// The parameter, its gradient, and at most three arrays of state, null if the options need
+// none. All have `size` elements.
 // REQUIRES: none overlaps another.
 struct StepArrays {
   float* param = nullptr;
@@ -20,9 +20,9 @@ struct StepArrays {
   std::size_t size = 0;
 };
 
-// In all of them g = sign * grad + weight_decay * param. A weight_decay of 0 leaves the
-// parameter out, also where it is not finite. `rest` is 1 minus the rate before it; the
-// caller takes the difference in double, because in float it would lose most of its digits.
+// All use g = sign * grad + weight_decay * param. A weight_decay of 0 leaves out the
+// parameter, also if it is not finite. `rest` is 1 minus the rate before it; the caller
+// computes it in double, because in float it would lose most of its digits.
 struct SgdStep {  // first: momentum
   float lr, momentum, damping, weight_decay, sign;
   bool nesterov;
@@ -30,7 +30,7 @@ struct SgdStep {  // first: momentum
 };
 struct AdamStep {  // first: mean; second: mean of squares; third: its maximum, or null
   float step_size, beta1, rest1, beta2, rest2, root_correction, eps, weight_decay, sign;
-  float shrink;  // the parameter is multiplied by it first; 1: decay is in weight_decay
+  float shrink;  // multiplies the parameter first; 1: decay is in weight_decay
 };
 struct AdagradStep {  // first: sum of squares
   float step_size, eps, weight_decay, sign;
@@ -44,7 +44,7 @@ struct AdadeltaStep {  // first: mean of squares; second: mean of squared change
 struct AdamaxStep {  // first: mean; second: largest magnitude
   float step_size, beta1, rest1, beta2, eps, weight_decay, sign;
 };
-struct RpropStep {  // first: the gradient before; second: step sizes
+struct RpropStep {  // first: the previous gradient; second: step sizes
   float eta_minus, eta_plus, least, most, sign;
 };
 

@@ -7,12 +7,12 @@
 
 namespace brigade::kernels {
 
-// Each block of 1,024 values in float32, by lanes; the blocks in float64. The relative
-// error is below 1e-6 whatever the size. Zero elements give 0; any alignment.
+// Sums each block of 1,024 values in float32, by lanes, and the blocks in float64. The
+// relative error is below 1e-6 for any size. Zero elements give 0; any alignment is fine.
 using SumSquares = double (*)(std::span<const float> values) noexcept;
 
 // REQUIRES: isa_runs(isa). Isa::portable is the reference; the others equal it bit for bit,
-// so that ranks on different machines find the same.
+// so that ranks on different machines get the same.
 SumSquares sum_squares_kernel(Isa isa = isa_best()) noexcept;
 
 inline double sum_squares(std::span<const float> values) noexcept {

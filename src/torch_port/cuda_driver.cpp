@@ -9,7 +9,7 @@
 namespace brigade::torch_port {
 namespace {
 
-// Of cuda.h, which is not there where no toolkit is.
+// CUDA_ERROR_NO_DEVICE of cuda.h, which exists only with a toolkit.
 constexpr int kNoDevice = 100;
 constexpr int kDriverMismatch = 803;
 constexpr int kFirstOfMps = 805, kLastOfMps = 810;
@@ -76,7 +76,7 @@ std::string why_no_device() {
   if (const auto reason = why_no_driver()) return *reason;
   const auto runtime = static_cast<int>(at::detail::getCUDAHooks().versionCUDART());
   const int driver = driver_version().value_or(runtime);
-  // A driver runs every runtime of its own major.
+  // A driver runs every runtime with its own major version.
   if (driver / 1000 < runtime / 1000)
     return "the NVIDIA driver is for CUDA " + cuda_version_text(driver) +
            " at most, LibTorch is built for " + cuda_version_text(runtime) +

@@ -1,26 +1,26 @@
-// NVIDIA's driver, and why CUDA cannot be used. Nothing here needs CUDA to be built.
+// NVIDIA's driver, and reasons why CUDA cannot be used. Building this needs no CUDA.
 #pragma once
 #include <optional>
 #include <string>
 
 namespace brigade::torch_port {
 
-// A function of the driver's, which is loaded when it is first asked for. Null where there
-// is no driver, or an older one.
+// A function of the driver, which the first call loads. Null if there is no driver, or it
+// is too old.
 void* driver_function(const char* name);
 
-// The newest CUDA that the driver can run, as 12040 for 12.4. None where there is none.
+// The newest CUDA that the driver can run, as 12040 for 12.4. None without a driver.
 std::optional<int> driver_version();
 
-// Starts the driver. The reason why it cannot be used, with what to do about it; none if it
+// Starts the driver. Returns the reason why it cannot be used, with a remedy; none if it
 // can.
 std::optional<std::string> why_no_driver();
 
-// Brings LibTorch's CUDA part into this process; the reason if it cannot be loaded. LibTorch
-// decides once whether it has CUDA, so this must come before at::hasCUDA() is first asked.
+// Loads LibTorch's CUDA part; returns the reason if that fails. LibTorch decides once
+// whether it has CUDA, so this must come before the first at::hasCUDA().
 std::optional<std::string> load_cuda_part();
 
-// Why LibTorch's CUDA part finds no device. REQUIRES: it is in this process, and finds
+// The reason why LibTorch's CUDA part finds no device. REQUIRES: it is loaded, and finds
 // none.
 std::string why_no_device();
 

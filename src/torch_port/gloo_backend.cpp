@@ -21,11 +21,10 @@
 namespace brigade::torch_port {
 namespace {
 
-// Gloo waits this many times its limit for a peer to connect: a peer that died meanwhile
-// would hold the others for as long.
+// Gloo waits this many times its limit for a peer to connect, also if the peer died.
 constexpr int kGloosPatience = 5;
 
-// Waits for `limit`, whatever shorter one gloo was given because of that.
+// Waits for `limit`, although gloo was given a shorter one because of that.
 class StoreWithLimit : public c10d::PrefixStore {
  public:
   StoreWithLimit(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit)
@@ -45,7 +44,7 @@ class StoreWithLimit : public c10d::PrefixStore {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-// By inode: a number may be given again at once.
+// Keyed by inode, because descriptors' numbers are reused at once.
 std::map<ino_t, int> listening_sockets() {
   std::map<ino_t, int> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
@@ -69,7 +68,8 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GlooOptions& option
                                    : Gloo::createDeviceForHostname(options.address);
   };
   if (!listener) return make();
-  // One device after the other, so that each finds its own. To make one waits for nobody.
+  // Makes one device at a time, so that each call finds its own socket. This never waits
+  // for other ranks.
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   const auto before = listening_sockets();
@@ -82,11 +82,11 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GlooOptions& option
 class NamedGloo : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
-  std::vector<std::string> endpoints;  // by rank; empty: not told
+  std::vector<std::string> endpoints;  // by rank; empty: not known
 };
 
-// As gloo writes "127.0.0.1:4711": "[127.0.0.1]:26386", with the port's bytes as they stand
-// in memory.
+// Gloo writes "127.0.0.1:4711" as "[127.0.0.1]:26386", with the port's bytes in network
+// order.
 std::string as_gloo_writes(const std::string& endpoint) {
   const size_t colon = endpoint.rfind(':');
   if (colon == std::string::npos) return endpoint;
@@ -104,8 +104,9 @@ bool has_endpoint(const std::string& text, const std::string& endpoint) {
   return end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0;
 }
 
-// Its collectives can be given up. Those that LibTorch and this library use; the others are
-// as ever. No wrapper: LibTorch's Logger takes any backend named gloo for this class.
+// Makes the collectives that LibTorch and this library use abortable. It is a derived class
+// and no wrapper, because LibTorch's Logger casts any backend named gloo to
+// ProcessGroupGloo.
 class AbortableGloo : public NamedGloo {
  public:
   AbortableGloo(std::shared_ptr<LiveWorks> works,
@@ -143,7 +144,7 @@ class AbortableGloo : public NamedGloo {
   }
 
  private:
-  // On a device a collective's end is a matter of streams.
+  // On a device, streams wait for collectives.
   WorkPtr follow(const Tensors& tensors, WorkPtr work) const {
     const bool on_cpu = !tensors.empty() && tensors.front().is_cpu();
     return on_cpu ? works_->follow(std::move(work)) : work;

@@ -18,7 +18,7 @@ LiveWork::LiveWork(c10::intrusive_ptr<c10d::Work> inner)
 
 void LiveWork::end(std::exception_ptr error, const c10::IValue& value) {
   if (ended_.exchange(true)) return;
-  // In this order: who has waited may look at the future.
+  // The future comes first: waiting callers may read it next.
   if (error) {
     future_->setError(error);
   } else {

@@ -44,7 +44,7 @@ bool cuda_is_loaded() { return at::hasCUDA(); }
 
 std::optional<std::string> why_no_nccl() {
   if (!loaded().module) return loaded().reason;
-  if (auto reason = why_no_driver()) return reason;  // LibTorch would only warn of it
+  if (auto reason = why_no_driver()) return reason;  // LibTorch would only warn
   if (!at::hasCUDA() || device_count() < 1) return why_no_device();
   return std::nullopt;
 }

@@ -20,11 +20,11 @@ bool cuda_is_loaded();
 // Loads the module. Returns the reason why NCCL cannot be used, or none if it can.
 std::optional<std::string> why_no_nccl();
 
-// Makes a CUDA device current and returns it: number local_rank, modulo the number of
-// devices. REQUIRES: !why_no_nccl().
+// Makes CUDA device number local_rank (modulo the number of devices) current, and returns
+// it. REQUIRES: !why_no_nccl().
 c10::Device bind_cuda_device(int local_rank);
 
-// The one that is current. REQUIRES: !why_no_nccl().
+// The current CUDA device. REQUIRES: !why_no_nccl().
 c10::Device current_cuda_device();
 
 // REQUIRES: !why_no_nccl(); `store` is used by this backend alone; every rank calls it.
@@ -32,22 +32,22 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);
 
-// What NCCL itself has found out about the backend's collectives; none: nothing wrong.
-// REQUIRES: the backend is one of NCCL's.
+// NCCL's own error for the backend's collectives, if any.
+// REQUIRES: it is an NCCL backend.
 std::optional<base::Cause> error_of_nccl(c10d::Backend& backend);
 
 // Whether the device's current stream is being recorded as a CUDA graph.
 bool is_capturing();
 
-// Whether the device has come to the event, which was recorded there. For threads that only
-// look: it does not start another device than the event's, and does not disturb a thread
-// that records a CUDA graph. Throws the device's own error.
+// Whether the device has reached the event, which was recorded there. For polling threads:
+// it initializes no other device, and does not disturb a thread that records a CUDA graph.
+// Throws the device's own error.
 bool has_come_to(const c10::Event& event);
 
-// Another one for another LibTorch, and when the module's table changes.
+// Differs for each LibTorch, and changes with the module's table.
 inline constexpr const char* kNcclModuleBuild = TORCH_VERSION "-2";
 
-// What the module exports, as `extern "C" const NcclModule* brigade_nccl_module()`.
+// The module's table, exported as `extern "C" const NcclModule* brigade_nccl_module()`.
 struct NcclModule {
   // Module and library must be of the same build.
   const char* build;

@@ -12,11 +12,11 @@
 namespace brigade::torch_port {
 namespace {
 
-// How much longer than the group's time limit NCCL's own watchdog waits: the engine's
+// NCCL's watchdog waits longer than the group's time limit by this, because the engine's
 // error, at that limit, says more.
 constexpr std::chrono::seconds kSlack{3};
 
-// A variable of the environment, while it lives. Launchers set some for all groups of a
+// Sets an environment variable while it lives. Launchers set some for all groups of a
 // process; torch reads them when a group is made.
 class Setting {
  public:
@@ -42,9 +42,9 @@ c10::intrusive_ptr<c10d::Backend> make(c10::intrusive_ptr<c10d::Store> store, in
                                        int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout + kSlack;
-  // Torch would end the process when a collective fails, and before that hold up every
-  // collective for a minute, so that a dump can be written. This way it only aborts the
-  // communicator, at once: who waits goes on, and the next collective throws.
+  // By default torch ends the process when a collective fails, and first delays every
+  // collective by a minute to write a dump. With this it only aborts the communicator, at
+  // once: waiting ends, and the next collective throws.
   const Setting only_abort("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
   const Setting no_dump("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
   const Setting at_once("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0");
@@ -59,11 +59,10 @@ bool current_stream_is_capturing() {
          c10::cuda::CaptureStatus::None;
 }
 
-// An event that cannot be asked about while a graph is being recorded has not been reached
-// as far as anybody knows.
+// Events of a graph that is being recorded cannot be queried; they count as not reached.
 bool is_reached(const c10::Event& event) {
   const c10::cuda::CUDAGuard device(event.device());
-  // Else the question would break another thread's recording.
+  // Otherwise the query would break another thread's recording.
   const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeThreadLocal);
   const cudaError_t found =
       C10_CUDA_ERROR_HANDLED(cudaEventQuery(static_cast<cudaEvent_t>(event.eventId())));

@@ -11,9 +11,9 @@
 namespace brigade::torch_port {
 namespace {
 
-// The first assignment. Where buckets are rebuilt in order of arrival after the first
-// iteration, one bucket takes all until then: the order of definition may put collectives
-// of the model's own between those of two buckets on one rank only.
+// The limits of the first buckets. If buckets are rebuilt in order of arrival after the
+// first iteration, one bucket has all parameters until then: with several, in order of
+// definition, one rank alone may run the model's own collectives between two buckets.
 std::vector<size_t> first_limits(const ReducerOptions& options) {
   if (!options.bucket_caps.empty()) {
     return {options.bucket_caps.begin(), options.bucket_caps.end()};
@@ -30,7 +30,7 @@ void delete_quietly(T* object) {
   try {
     delete object;
   } catch (...) {
-    // It reports hooks that are gone already, and the caller cannot help that.
+    // It reports hooks that are gone already, which no caller can mend.
   }
 }
 
@@ -58,7 +58,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
   if (buckets.empty()) {
     buckets = std::get<0>(
         c10d::compute_bucket_assignment_by_size(parameters, first_limits(options), sparse));
-    // Gradients come in about the reverse order of definition.
+    // Gradients arrive in about the reverse order of definition.
     std::reverse(buckets.begin(), buckets.end());
   }
   std::unordered_map<size_t, std::string> name_of;
@@ -82,7 +82,7 @@ std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& 
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer) {
-  // It has no other way out.
+  // Only a derived class can read it.
   struct Inside : c10d::Reducer {
     static auto group() { return &Inside::process_group_; }
   };
@@ -98,7 +98,7 @@ int divisor_of(c10d::Reducer& reducer) {
 }
 
 std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer) {
-  // Its own function locks the mutex that it holds in a comm hook.
+  // The public function locks the mutex that the Reducer holds in a comm hook.
   struct Inside : c10d::Reducer {
     static auto buckets(c10d::Reducer& reducer) {
       std::vector<std::vector<at::Tensor>> found;
@@ -110,7 +110,7 @@ std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer) {
   return Inside::buckets(reducer);
 }
 
-// The Reducer ends the pass in a callback of its own, queued after the first of these.
+// The Reducer ends the pass in a callback that it queues after the first of these.
 void when_reducer_is_done(std::function<void()> then) {
   auto& autograd = torch::autograd::Engine::get_default_engine();
   autograd.queue_callback(

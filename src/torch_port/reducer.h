@@ -1,5 +1,5 @@
-// Makes c10d's Reducer and Logger. The only file that knows their constructors, which
-// change from one LibTorch to the next.
+// Makes c10d's Reducer and Logger. Only this file knows their constructors, which change
+// from one LibTorch to the next.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
@@ -35,7 +35,7 @@ struct ReducerOptions {
 };
 
 // The Reducer puts its hooks on the parameters' gradient accumulators at once. The
-// pointer's deleter swallows what ~Reducer may throw, so that it may run in a destructor or
+// pointer's deleter swallows exceptions of ~Reducer, so that it may run in a destructor or
 // while unwinding.
 // REQUIRES: parameters, names and sparse have equal sizes; every parameter needs a
 // gradient.
@@ -46,20 +46,20 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
                                             const ReducerOptions& options);
 
 // Collects times for the Reducer, which keeps a weak reference only.
-// The Logger is never told about the construction: it would cast the group's backend to the
-// class that the backend's name suggests, and crash on a wrapper (such as
+// set_construction_data_and_log() is never called: it casts the group's backend to the
+// class that the backend's name suggests, and crashes on a wrapper (such as
 // TORCH_DISTRIBUTED_DEBUG=DETAIL makes).
 std::shared_ptr<c10d::Logger> make_logger(const std::shared_ptr<c10d::Reducer>& reducer);
 
 // The group that the Reducer reduces over now.
 const c10::intrusive_ptr<c10d::ProcessGroup>& group_of(c10d::Reducer& reducer);
 
-// What the Reducer divides by in the present backward pass: the ranks of its group, or,
-// inside of join(), those that still have input, if that was asked for.
+// The Reducer's divisor in the present backward pass: the number of ranks in its group or,
+// inside of join(), if so configured, of those that still have input.
 int divisor_of(c10d::Reducer& reducer);
 
 // The parameters in each of the Reducer's buckets, in their order. REQUIRES: the caller is
-// inside of a comm hook, or nobody else uses the Reducer.
+// inside of a comm hook, or has the Reducer for itself.
 std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);
 
 // Calls `then` on autograd's thread when the Reducer is done with the present backward
@@ -67,11 +67,11 @@ std::vector<std::vector<at::Tensor>> buckets_of(c10d::Reducer& reducer);
 // gradients yet; both hold in a comm hook.
 void when_reducer_is_done(std::function<void()> then);
 
-// Calls `check` before the accumulator of a parameter's gradient runs, on the thread that
-// runs it. What it throws comes out of backward().
+// Calls `check` before the accumulator of a parameter's gradient runs, on the same thread.
+// backward() throws its exception.
 void guard_accumulator(torch::autograd::Node& accumulator, std::function<void()> check);
 
-// The indices of parameters in the Reducer's complaint that they got no gradient. Empty if
+// The indices of parameters in the Reducer's error that they got no gradient. Empty if
 // `what` is another error.
 std::vector<size_t> parameters_without_gradient(const std::string& what);
 

@@ -65,7 +65,7 @@ void check_reduction(const c10d::ReduceOp& op) {
               "a group of one does not know PREMUL_SUM; multiply before the reduction");
 }
 
-// outputs[i] is the list of all ranks' i-th tensors: one each.
+// outputs[i] is the list of all ranks' i-th tensors, so it has one.
 WorkPtr gather_into(c10d::OpType op, std::vector<Tensors>& outputs, const Tensors& inputs) {
   Tensors flat;
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// A process group of one: every collective is the identity, done at once, and no port is
+// A process group of one: every collective is the identity and ends at once; no port is
 // opened.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
@@ -12,9 +12,9 @@ class Store;
 
 namespace brigade::torch_port {
 
-// Serves CPU and CUDA tensors, and all that c10d's Reducer asks for. Work and future are
-// complete when a call returns; on CUDA the current stream has the copies queued, as NCCL
-// would.
+// Serves CPU and CUDA tensors, and has all operations of c10d's Reducer. Work and future
+// are complete when a call returns; on CUDA the copies are queued on the current stream, as
+// with NCCL.
 c10::intrusive_ptr<c10d::ProcessGroup> make_solo_group(
     c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout);
 

@@ -11,7 +11,7 @@
 namespace brigade::engine {
 namespace {
 
-// body(rank, its part) for each other rank that has one; then the part of `me`.
+// Calls body(rank, its part) for each other rank that has one; then for `me`.
 template <typename Body>
 at::Tensor each_part(const at::Tensor& whole, const std::vector<int64_t>& lengths, int me,
                      Body body) {
@@ -59,7 +59,7 @@ bool AllToAllMessages::complete() noexcept {
     for (const auto& message : messages_) {
       using std::chrono::milliseconds;
       const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
-      // Zero would mean no limit of one's own.
+      // Zero would mean the group's limit.
       if (!message->wait(std::max(left, milliseconds(1))))
         throw Error("the exchange with the other ranks was given up");
     }

@@ -1,4 +1,4 @@
-// Messages between ranks, without a collective around them.
+// An all-to-all made of single messages.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,18 +17,18 @@ class Work;
 namespace brigade::engine {
 
 // All-to-all with parts of any length, over Gloo. Gloo sends a message once its receiver
-// has announced that it waits. In Gloo's own all-to-all that announcement queues behind
-// what the rank sends. So, of two ranks that do not start at once, the earlier one can't
-// send before it has the whole of the later one's message. Here every rank announces first.
-// The messages of one group keep their order.
+// has announced that it waits. In Gloo's own all-to-all that announcement queues behind the
+// messages that the rank sends, so if one rank starts earlier, it can't send before it has
+// received the other's whole message. Here every rank announces first. The messages of one
+// group keep their order.
 //
 // There is no future to chain on; the station's thread blocks in complete(). Used by one
 // thread at a time, except for abort().
 class AllToAllMessages {
  public:
-  // They may take until `limit` from now. REQUIRES: all ranks of the group make the same
-  // call next; `to` and `from` are as in Comm::all_to_all, and two ranks have the same
-  // length for a part between them.
+  // The messages' deadline is `limit` from now. REQUIRES: all ranks of the group make the
+  // same call next; `to` and `from` are as in Comm::all_to_all, and sender and receiver
+  // give a part the same length.
   static std::shared_ptr<AllToAllMessages> start(c10d::ProcessGroup& group,
                                                  const at::Tensor& input,
                                                  const std::vector<int64_t>& to,
@@ -36,12 +36,12 @@ class AllToAllMessages {
                                                  const std::vector<int64_t>& from,
                                                  std::chrono::milliseconds limit);
 
-  // Blocks until all messages have come and gone, or one of them has failed; wait() throws
-  // that error. False: it was aborted.
+  // Blocks until all messages are sent and received, or one has failed; wait() throws that
+  // error. False: it was aborted.
   bool complete() noexcept;
   Clock::time_point completed_at() const { return completed_at_; }
   void wait();
-  // Ends complete(), now or later; wait() throws then. May be called by any thread.
+  // Ends a present or later complete(); wait() then throws. May be called by any thread.
   void abort();
 
  private:

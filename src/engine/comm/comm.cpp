@@ -30,18 +30,18 @@ using Started = std::variant<Work, AllToAllMessagesPtr>;
 struct Collective::Operation {
   Comm::Lane& lane;
   int64_t bytes_sent;
-  int64_t bytes_away;  // the part of them that goes to other hosts
-  // Starts the collective. An empty one makes the coroutine only move `stations` on.
+  int64_t bytes_away;  // the share that goes to other hosts
+  // Starts the collective. If empty, the coroutine only moves on by `stations`.
   std::function<Started(c10d::ProcessGroup&)> issue;
-  // Copies results that were staged in host memory to where the caller wants them.
+  // Copies results that were staged in host memory to the caller's tensor.
   std::function<void()> unstage;
-  int channel = 0;  // which of the station's connections it uses
+  int channel = 0;  // the station's connection that it uses
   int stations = 1;
   Started started;
   Clock::time_point issued;
   c10d::ProcessGroup* group = nullptr;  // the station's own, once it has started
 
-  // What LibTorch throws in it comes out with a type of ours.
+  // Turns LibTorch's errors in `body` into our types.
   template <class Body>
   void typed(Body body) const {
     try {
@@ -114,7 +114,7 @@ void Collective::await_suspend(std::coroutine_handle<> waiting) {
   const auto issued = operation_->issued;
   const int64_t bytes = operation_->bytes_sent;
   // From here on another thread may resume the coroutine, which owns *this, so the callback
-  // has copies only.
+  // uses copies only.
   future->addCallback([run = lane.run.shared_from_this(), next, order = lane.order, waiting,
                        issued, bytes](c10::ivalue::Future&) {
     run->note(TraceEvent::Kind::collective, next - 1, order, issued, bytes);
@@ -145,7 +145,7 @@ void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& pa
               " elements are not ", parts, " times ", part.numel());
 }
 
-// `lengths` has one part a rank.
+// `lengths` has the length of each rank's part.
 void check_lengths(const char* what, const at::Tensor& tensor,
                    const std::vector<int64_t>& lengths, int ranks) {
   check(what, tensor);
@@ -161,8 +161,8 @@ void check_lengths(const char* what, const at::Tensor& tensor,
 
 using engine::payload_bytes;
 
-// Gloo works on host memory; device tensors go through a copy there, in memory that the
-// device reads and writes at full speed.
+// Gloo works on host memory; device tensors are copied there, into memory that the device
+// reads and writes at full speed.
 bool is_staged(const at::Tensor& tensor, const engine::Engine& engine) {
   return !tensor.is_cpu() && !engine.runs_inline();
 }
@@ -209,7 +209,7 @@ Collective Comm::skip(int count) {
 
 namespace {
 
-// In a ring a rank sends everything to its neighbour.
+// The bytes to other hosts if a rank sends everything to its neighbour, as in a ring.
 int64_t away_in_ring(const HostLayout& layout, int neighbour, int64_t bytes) {
   const auto ranks = static_cast<int>(layout.host_of.size());
   const auto to = static_cast<size_t>((neighbour + ranks) % ranks);
@@ -252,7 +252,7 @@ Collective transfer(Comm::Lane& lane, const at::Tensor& input, const at::Tensor&
       copy_back(to, output)}));
 }
 
-// `to` and `from` say how many elements go to each rank and come from it.
+// `to` and `from` are the numbers of elements sent to each rank and received from it.
 Collective exchange(Comm::Lane& lane, const at::Tensor& input, std::vector<int64_t> to,
                     const at::Tensor& output, std::vector<int64_t> from) {
   const HostLayout& layout = lane.group().layout();
@@ -328,15 +328,15 @@ Collective Comm::broadcast(at::Tensor tensor, int root) {
                                   return group.broadcast(tensors, options);
                                 },
                                 copy_back(staged, tensor),
-                                // Gloo reads and writes a connection by turns, not at once:
-                                // 16 broadcasts of 4 MB, with two ranks as roots by turns,
-                                // took 20 and 27 ms on one connection and 19 on two.
+                                // Gloo does not read and write a connection at once: 16
+                                // broadcasts of 4 MB, alternately from two ranks, took 20
+                                // and 27 ms on one connection and 19 on two.
                                 root % 2}));
 }
 
 Task<void> Comm::reduce_scatter(at::Tensor input, at::Tensor output) {
   check_parts("reduce_scatter", input, output, size());
-  // Gloo's own reduce-scatter is an all-reduce that throws most of the result away.
+  // Gloo's own reduce-scatter is an all-reduce that discards most of the result.
   at::Tensor parts = at::empty_like(input);
   co_await all_to_all(input, parts);
   at::Tensor sum = output.view({-1});

@@ -8,8 +8,8 @@
 namespace brigade::engine {
 namespace {
 
-// A lane's first collective, the second one of the lane before it, and what is decoded of a
-// third can be under way at once; one more, so that none waits for a stream.
+// A lane's first collective, the previous lane's second one and a third lane's decoding can
+// be under way at once; one more stream, so that no lane waits for one.
 constexpr size_t kStreams = 4;
 
 thread_local std::optional<c10::Device> hook_device;

@@ -1,5 +1,4 @@
-// The groups behind a hook's collectives: each station's own, and those that a host's ranks
-// form.
+// The groups of a hook's collectives: each station's own, and groups of hosts' ranks.
 #pragma once
 #include <map>
 #include <mutex>
@@ -13,24 +12,23 @@
 namespace brigade::engine {
 
 // Each station has its own duplicate of a group, so that each sees its collectives in one
-// order. Thread-safe in so far as each station's groups are asked for by one thread at a
-// time.
+// order. Thread-safe, if one thread at a time gets each station's groups.
 class StationGroups {
  public:
-  // `own`: the engine's group, which its stations use beside their duplicates.
+  // `own`: the engine's group, which stations use beside their duplicates.
   explicit StationGroups(ProcessGroup own) : own_(std::move(own)) {}
-  // The last to let go of the groups may be the callback of a collective, on a thread of
-  // one of them, which can't join itself: another thread ends them.
+  // Another thread ends the groups: the last owner may be a collective's callback on a
+  // thread of one of them, which can't join itself.
   ~StationGroups();
   StationGroups(const StationGroups&) = delete;
   StationGroups& operator=(const StationGroups&) = delete;
 
   // The duplicate of `group` for this station; channel 0 and 1 are separate connections.
-  // Collective when it is asked for the first time. `name` is equal on all ranks and names
-  // whose station it is.
+  // The first call is collective. `name` is equal on all ranks and names the station's
+  // owner.
   c10d::ProcessGroup& get(size_t station, const ProcessGroup& group, int channel,
                           const std::string& name);
-  // All duplicates that there are, and the engine's group. Any thread may ask.
+  // All present duplicates, and the engine's group. Any thread may call it.
   std::vector<ProcessGroup> all() const;
   // Ends the duplicates here. REQUIRES: not called by a thread of one of the groups.
   void clear();
@@ -47,22 +45,22 @@ class StationGroups {
   Station stations_[kStations];
 };
 
-// The groups that a host's ranks form, for hooks that work in two levels.
+// Groups of hosts' ranks, for hooks that work in two levels.
 
-// Made when they are first asked for, then kept. Thread-safe.
+// Makes groups at the first call and keeps them. Thread-safe.
 class HostGroups {
  public:
-  // The ranks of `of` on this rank's host. Collective among them the first time. `name` is
-  // equal on all ranks and says whose group it is.
+  // The ranks of `of` on this rank's host. The first call is collective among them. `name`
+  // is equal on all ranks and names the owner.
   ProcessGroup host_ranks(const ProcessGroup& of, const std::string& name);
-  // The ranks of `of` that have this rank's place on their hosts; empty where not every
-  // host has such a place. Collective among them the first time.
+  // The ranks of `of` with this rank's place on their hosts; empty if not every host has
+  // that place. The first call is collective among them.
   ProcessGroup cross_host_ranks(const ProcessGroup& of, const std::string& name);
-  // All that there are. While one is being made, which may take long, there are none.
+  // All present groups; none while one is being made, which may take long.
   std::vector<ProcessGroup> all() const;
 
  private:
-  // The group they are parts of is kept alive so that its address stays unique.
+  // The original group is kept alive so that its address stays unique.
   struct Parts {
     ProcessGroup of, host_ranks, cross_host_ranks;
   };

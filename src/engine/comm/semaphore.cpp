@@ -9,7 +9,7 @@ namespace brigade {
 
 struct Semaphore::State {
   std::mutex mutex;
-  // The taker of a permit goes on, on the device too, behind the one who gave it back.
+  // A lane that takes a permit is ordered, on the device too, after the release.
   std::deque<engine::StreamMark> free;
   std::deque<Acquire::Waiter*> waiting;
 
@@ -17,12 +17,12 @@ struct Semaphore::State {
   void release() noexcept;
 };
 
-// Part of the coroutine that waits; ends with it at the latest.
+// Part of the waiting coroutine; destroyed with it at the latest.
 struct Semaphore::Acquire::Waiter {
   std::shared_ptr<State> state;
   Comm::Lane& lane;
-  // The engine keeps a bucket that is under way. A semaphore that kept it too would keep
-  // its own hook, and so itself.
+  // The engine owns a bucket under way. If the semaphore owned it too, it would own its
+  // hook, and so itself.
   std::weak_ptr<engine::BucketRun> run = {};
   std::coroutine_handle<> coroutine = {};
   bool has_permit = false;
@@ -46,7 +46,7 @@ void Semaphore::State::release() noexcept {
     while (!run && !waiting.empty()) {
       first = waiting.front();
       waiting.pop_front();
-      run = first->run.lock();  // null: it is on its way out of here
+      run = first->run.lock();  // null: the waiter is being destroyed
     }
     if (!run) {
       free.push_back(std::move(here));
@@ -55,15 +55,14 @@ void Semaphore::State::release() noexcept {
     first->has_permit = true;
     first->released = std::move(here);
   }
-  // Its station's thread resumes it, so until then it stays as it is.
+  // Only the station's thread resumes it, so `first` is valid until then.
   run->resume_at(first->lane.station, first->lane.order, first->coroutine);
 }
 
 Semaphore::Acquire::Acquire(std::shared_ptr<State> state, Comm& comm)
     : waiter_(new Waiter{std::move(state), Comm::Lane::of(comm)}) {}
 
-// Of a bucket that failed while it waited, or that got a permit and failed before it could
-// go on.
+// The bucket may have failed while it waited, or after it got a permit.
 Semaphore::Acquire::~Acquire() {
   State& state = *waiter_->state;
   {
@@ -102,7 +101,7 @@ bool Semaphore::Acquire::await_suspend(std::coroutine_handle<> waiting) {
 
 Semaphore::Permit Semaphore::Acquire::await_resume() {
   waiter_->has_permit = false;
-  Permit permit(waiter_->state);  // given back if the device has failed
+  Permit permit(waiter_->state);  // released if the device has failed
   waiter_->released.wait();
   return permit;
 }
@@ -126,7 +125,7 @@ void Semaphore::release() noexcept { state_->release(); }
 struct Latch::State {
   std::mutex mutex = {};
   int count;
-  engine::StreamMark counted = {};  // where the last who counted down stood
+  engine::StreamMark counted = {};  // the mark of the last count_down()
 };
 
 Latch::Latch(int count) : state_(new State{.count = count}) {
@@ -149,11 +148,11 @@ void Latch::count_down() {
     state_->counted = engine::StreamMark::here();
     if (--state_->count > 0) return;
   }
-  open_.release();  // who waits may end the latch
+  open_.release();  // a waiter may destroy the latch
 }
 
 Task<void> Latch::wait(Comm& comm) {
-  // Released at once, for the next who waits.
+  // Released at once, for the next waiter.
   const Semaphore::Permit passed = co_await open_.acquire(comm);
 }
 

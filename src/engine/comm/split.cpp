@@ -1,4 +1,4 @@
-// Comm::split: several lanes of one bucket side by side.
+// Comm::split: concurrent lanes of one bucket.
 #include <c10/core/StreamGuard.h>
 
 #include <atomic>
@@ -16,10 +16,10 @@ namespace {
 
 using engine::Order;
 
-// Awaited by the parent. Every lane's first stage runs in turn at the station where the
-// parent stands. Behind a lane that waits there for something other than a collective, the
-// next ones wait too. The last lane to end sends the parent on, to the furthest station
-// that any of them reached, so that it is the same on all ranks.
+// Awaited by the parent. The lanes' first stages run one after the other at the parent's
+// station. If a lane waits there for something other than a collective, the next ones wait
+// too. When the last lane ends, the parent continues at the furthest station that any lane
+// reached, which is the same on all ranks.
 class Lanes {
  public:
   Lanes(Comm::Lane& parent, int count, const Comm::Body& body)
@@ -57,10 +57,11 @@ class Lanes {
         part.root.resume();
       }
     }
-    // Until this decrement no lane can be the last, so *this is still here.
+    // Before this decrement no lane can be the last, so *this still exists.
     if (--left_ > 0) return true;
     move_parent();
-    if (parent_.station == here_) return false;  // no lane awaited anything: go on at once
+    if (parent_.station == here_)
+      return false;  // no lane awaited anything: continue at once
     hand_over();
     return true;
   }
@@ -72,13 +73,14 @@ class Lanes {
 
  private:
   struct SubLane {
-    Comm::Lane* lane = nullptr;  // comm owns it
+    Comm::Lane* lane = nullptr;  // owned by comm
     std::unique_ptr<Comm> comm;
     std::coroutine_handle<> root;
     std::exception_ptr error;
   };
 
-  // Tells the parent only once it is suspended for good: the parent may destroy it at once.
+  // Notifies the parent only when it is finally suspended, because the parent may destroy
+  // it at once.
   struct LaneRoot {
     struct promise_type {
       promise_type(Lanes& lanes, SubLane& part, int, const Comm::Body&)
@@ -132,9 +134,9 @@ class Lanes {
   std::coroutine_handle<> waiting_;
 };
 
-// One lane after the other on this thread, all of them, as they run where they are side by
-// side. On a device each has its stream, the first one that of the parent, so that their
-// work overlaps there; the parent goes on behind all of them, also if one throws.
+// Runs all lanes one after the other on this thread, also if one throws, as when they are
+// concurrent. On a device each has a stream, the first one the parent's, so that their work
+// overlaps there; the parent is ordered after all of them.
 Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
   std::vector<engine::StreamMark> ends;
   const engine::StreamMark begin = engine::StreamMark::here();

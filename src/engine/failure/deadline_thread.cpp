@@ -7,11 +7,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often the watcher looks.
+// The interval between two checks.
 constexpr milliseconds kLook{250};
-// How long a bucket may take before the watcher asks whether another rank has failed.
+// How long a bucket may take before the thread asks whether another rank has failed.
 constexpr milliseconds kPatience{500};
-// How much longer than the group's time limit a bucket may take: gloo's own error, at that
+// A bucket may exceed the group's time limit by this, because gloo's own error, at that
 // limit, says more.
 constexpr milliseconds kSlack{1000};
 
@@ -61,7 +61,7 @@ void DeadlineThread::watch() {
 void DeadlineThread::check_peers() {
   const std::optional<Watched> oldest = oldest_();
   if (!oldest) return;
-  // A station that connects cannot be interrupted; who waits for its bucket can.
+  // A station that connects cannot be interrupted, but waiting for its bucket can.
   if (const std::string why = group::why_aborted(group_.store()); !why.empty())
     return fail_all_({.kind = Failure::aborted, .text = why});
   const auto fail = [&](base::Cause cause) {

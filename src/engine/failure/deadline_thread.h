@@ -1,4 +1,4 @@
-// Sees to it that no bucket takes longer than it may.
+// Enforces the time limit of buckets.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -12,18 +12,19 @@
 
 namespace brigade::engine {
 
-// Looks at the oldest bucket that is under way, a few times a second, from a thread of its
-// own. Thread-safe.
+// Checks the oldest bucket under way, a few times a second, on a thread of its own.
+// Thread-safe.
 class DeadlineThread {
  public:
   using Clock = std::chrono::steady_clock;
   struct Watched {
     Clock::time_point started;
     std::string description;
-    std::optional<base::Cause> error = {};  // it has failed, and nobody else will say so
+    std::optional<base::Cause> error =
+        {};  // it has failed, and only this thread reports it
   };
-  // Both are called by the watcher's thread only. `oldest` gives nothing when nothing is
-  // under way. `fail_all` fails all that is.
+  // Only the DeadlineThread's thread calls these. `oldest` returns none if no bucket is
+  // under way. `fail_all` fails all buckets under way.
   using Oldest = std::function<std::optional<Watched>()>;
   using FailAll = std::function<void(const base::Cause& cause)>;
   DeadlineThread(ProcessGroup group, FailureStore& failures, Oldest oldest,
@@ -32,9 +33,9 @@ class DeadlineThread {
   DeadlineThread(const DeadlineThread&) = delete;
   DeadlineThread& operator=(const DeadlineThread&) = delete;
 
-  // Starts the thread, unless it runs or was stopped.
+  // Starts the thread, unless it is running or was stopped.
   void start();
-  // Something has failed: the thread need not wait until it looks next.
+  // Makes the thread check now, after a failure.
   void look_now();
   // Ends the thread and waits for it.
   void stop();

@@ -1,4 +1,4 @@
-// Buckets that the host has issued and the device may not have finished.
+// Buckets that the host has issued and the device has perhaps not finished.
 #pragma once
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -12,8 +12,8 @@
 
 namespace brigade::engine {
 
-// Over NCCL the host is done with a bucket once it has issued it: only the device knows
-// when, and whether, it ends. Thread-safe.
+// Over NCCL the host only issues a bucket; only the device knows when, and whether, it
+// ends. Thread-safe.
 class DeviceWork {
  public:
   using Clock = std::chrono::steady_clock;
@@ -24,13 +24,13 @@ class DeviceWork {
     Bucket bucket;
     Clock::time_point started;
   };
-  // The work on the stream by now is a bucket's.
+  // Records that the work on the stream up to now belongs to `bucket`.
   void add(c10::Stream stream, Bucket bucket);
-  // The bucket that the device works on. It counts as started when the one before it was
-  // found ended: a device may have much to do that was issued long ago. Throws the device's
-  // own error.
+  // The bucket that the device works on. It counts as started when the previous one was
+  // found to have ended, because a device may have much work that was issued long ago.
+  // Throws the device's own error.
   std::optional<Oldest> oldest();
-  // What was issued last.
+  // The bucket that was issued last.
   Bucket last() const;
 
  private:

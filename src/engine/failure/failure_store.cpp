@@ -10,8 +10,8 @@
 namespace brigade::engine {
 namespace {
 
-// How long another rank is listened to: some beats of the watcher's. Who listens beats too,
-// so often: others may listen at the same time.
+// How long to listen for other ranks' beats: several intervals of the DeadlineThread. This
+// rank beats meanwhile too, because others may listen at the same time.
 constexpr std::chrono::milliseconds kListen{700};
 constexpr int kBeats = 4;
 
@@ -36,7 +36,7 @@ std::optional<base::Cause> FailureStore::find() {
   try {
     if (store().check({key()})) return base::cause_from_json(store().get_to_str(key()));
   } catch (const std::exception&) {
-    // No store to ask: the collectives themselves will fail.
+    // There is no store; the collectives themselves will fail.
   }
   return std::nullopt;
 }
@@ -45,7 +45,7 @@ void FailureStore::beat() {
   try {
     store().set(beat_key(group_.rank()), std::to_string(++beats_));
   } catch (const std::exception&) {
-    // Nobody can hear it: the collectives themselves will fail.
+    // The store is gone; the collectives themselves will fail.
   }
 }
 

@@ -59,7 +59,7 @@ class Followed : public c10d::ProcessGroup {
   }
 
  private:
-  // On a device a collective's end is a matter of streams.
+  // On a device, streams wait for collectives.
   template <class Start>
   WorkPtr followed(const Tensors& tensors, Start start) const {
     in_flight_->throw_if_failed();

@@ -1,5 +1,5 @@
-// The collectives of a model that no hook runs: the Reducer's own, and those between two
-// passes.
+// Time limits for a model's collectives outside of hooks: the Reducer's own, and those
+// between two passes.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -20,23 +20,23 @@ namespace brigade::engine {
 
 // A c10d group over the connections of another one. Its broadcasts, all-reduces and
 // all-gathers of CPU tensors fail as a hook's buckets do: within the group's time limit and
-// a second or two, on all ranks with the first cause, which says who did not take part: as
-// PeerLostError, TimeoutError, or another type of ours.
-// What it adds to a collective is a future and a note; no memory is copied.
+// a second or two, on all ranks with the first cause, which names the missing ranks, as
+// PeerLostError, TimeoutError, or another type of ours. It adds a future to each collective
+// and copies no memory.
 class TimedGroup {
  public:
-  // Nothing where there is nothing to watch: with one rank; over NCCL, whose collectives
-  // the host does not wait for; and in an elastic job, which has its own way to end what
-  // waits. Collective: it gives out a name.
+  // Collective, because it makes a unique name. Returns null with one rank; over NCCL,
+  // where the host does not wait for collectives; and in an elastic job, which ends waiting
+  // itself.
   static std::unique_ptr<TimedGroup> make(const ProcessGroup& group);
-  // Fails what is under way, and all that comes later.
+  // Fails all collectives under way, and all later ones.
   ~TimedGroup();
   TimedGroup(const TimedGroup&) = delete;
   TimedGroup& operator=(const TimedGroup&) = delete;
 
-  // May outlive this.
+  // The c10d group may outlive this object.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return c10d_; }
-  // From now on errors speak of the next step; the first one is 0.
+  // From now on errors name the next step; the first one is 0.
   void begin_step();
 
   struct InFlight;
@@ -54,16 +54,16 @@ class TimedGroup {
   DeadlineThread deadlines_;
 };
 
-// What is under way in a TimedGroup, and since when. Shared with the callbacks of
-// collectives, which run on threads of the group and may be the last to let go: so it holds
-// no group. Thread-safe.
+// The collectives under way in a TimedGroup, and their start times. Shared with the
+// callbacks of collectives, which run on threads of the group and may be the last owners,
+// so it holds no group. Thread-safe.
 struct TimedGroup::InFlight {
   using Clock = DeadlineThread::Clock;
   struct UnderWay {
     Clock::time_point issued;
     int64_t step;
     c10::intrusive_ptr<torch_port::LiveWork> work;
-    std::exception_ptr error = {};  // it has failed; the watcher is to say so
+    std::exception_ptr error = {};  // it has failed; the DeadlineThread reports it
   };
   struct Oldest {
     Clock::time_point started;
@@ -78,15 +78,15 @@ struct TimedGroup::InFlight {
   Clock::time_point last_end{};
   int64_t step = -1;
   std::exception_ptr failure;
-  std::function<void()> wake;  // the watcher; empty once it has ended
+  std::function<void()> wake;  // wakes the DeadlineThread; empty once that has ended
 
-  // After a failure no collective may be issued: it would pair wrongly.
+  // After a failure no collective may be issued, because ranks would pair them wrongly.
   void throw_if_failed() {
     std::lock_guard lock(mutex);
     if (failure) std::rethrow_exception(failure);
   }
 
-  // Gives its number.
+  // Returns the collective's number.
   uint64_t begin(c10::intrusive_ptr<torch_port::LiveWork> work, Clock::time_point now) {
     std::lock_guard lock(mutex);
     const uint64_t number = next++;
@@ -100,7 +100,7 @@ struct TimedGroup::InFlight {
     {
       std::lock_guard lock(mutex);
       const auto found = under_way.find(number);
-      if (found == under_way.end()) return;  // it was given up
+      if (found == under_way.end()) return;  // it was aborted
       if (done.hasError() && wake) {
         found->second.error = done.exception_ptr();
         return wake();
@@ -112,8 +112,8 @@ struct TimedGroup::InFlight {
     work->end(done.exception_ptr(), done.hasError() ? c10::IValue() : done.value());
   }
 
-  // The oldest that has failed, or else the oldest. Gloo runs few at once, so one counts as
-  // started when the one before it has ended.
+  // The oldest that has failed, else the oldest. Gloo runs few at once, so a collective
+  // counts as started when the previous one has ended.
   std::optional<Oldest> oldest() {
     std::lock_guard lock(mutex);
     if (under_way.empty()) return std::nullopt;

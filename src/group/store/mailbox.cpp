@@ -5,8 +5,7 @@
 namespace brigade::group {
 namespace {
 
-// Counts all that workers have sent, so that the launcher asks for one key when nothing has
-// come.
+// Counts all workers' messages, so that the launcher reads only one key if there is none.
 constexpr const char* kSent = "elastic/sent";
 
 std::string mail_from(int worker) { return "elastic/from/" + std::to_string(worker) + "/"; }
@@ -49,7 +48,7 @@ std::string WorkerMailbox::take(const std::string& key) {
 }
 
 void WorkerMailbox::wake() {
-  // The launcher may write there at the same time: whichever comes last is enough.
+  // The launcher may write there at the same time; either message wakes receive().
   for (int ahead = 0; ahead < 2; ++ahead)
     store_->compareSet(to_ + std::to_string(received_ + ahead), std::string(),
                        std::string("woken"));
@@ -60,7 +59,7 @@ LauncherMailbox::LauncherMailbox(c10::intrusive_ptr<c10d::Store> store)
 
 void LauncherMailbox::add(int worker) {
   workers_[worker];
-  seen_ = -1;  // it may have written before
+  seen_ = -1;  // it may have sent messages already
 }
 void LauncherMailbox::remove(int worker) { workers_.erase(worker); }
 

@@ -1,19 +1,19 @@
 // Messages between the launcher of an elastic job and its workers, through the store.
 //
 // Vocabulary. A *worker number* is given to each worker that the launcher starts, never
-// twice. A *generation* is a list of members under a number; a member's *place* in the list
+// twice. A *generation* is a list of members under a number; a member's index in the list
 // is its rank.
 // clang-format off
-// The launcher says to a worker:
-//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY the one
-//                        before has ended
+// Messages from the launcher to a worker:
+//   place G RANK N,N WHY the worker is RANK in generation G, with these members; WHY says
+//                        why the previous one ended
 //   abort G WHY          generation G is over
-//   wanted G             somebody waits to join: end generation G after a step
-//   finished             all members have come to the end of their training
-// A worker says:
-//   ready STEP DONE      it waits for a place; STEP steps are in its state, -1: it has none;
-//                        DONE is 1 at the end of its training
-//   heard G              it knows that G is over, though it may still compute
+//   wanted G             a newcomer waits: end generation G after a step
+//   finished             all members have ended their training
+// Messages from a worker:
+//   ready STEP DONE      it waits for `place`; its state has STEP steps, -1: no state; DONE
+//                        is 1 at the end of its training
+//   heard G              it knows that G is over, but may still compute
 //   failed G WHY         a collective of generation G failed
 //   formed G             it is in generation G, and has its state
 // clang-format on
@@ -38,16 +38,16 @@ namespace brigade::group {
 // The variable that holds the number of a worker of an elastic job.
 inline constexpr const char* kWorkerNumber = "BRIGADE_ELASTIC_WORKER";
 
-// A worker's side. Thread-safe; receive() is called by one thread.
+// A worker's side. Thread-safe, except that only one thread may call receive().
 class WorkerMailbox {
  public:
   WorkerMailbox(c10::intrusive_ptr<c10d::Store> store, int number);
   void send(const std::string& text);
-  // Waits for the next message, `limit` at most. Throws when the store is gone.
+  // Waits for the next message, `limit` at most. Throws if the store is gone.
   std::optional<std::string> receive(std::chrono::milliseconds limit);
-  // The next message if it has come already; only where nobody calls receive().
+  // The next message if it has arrived; only while no thread calls receive().
   std::optional<std::string> receive_now();
-  // Makes receive() return: puts a message of one's own behind those that have come.
+  // Makes receive() return, by appending a message of its own.
   void wake();
 
  private:
@@ -67,7 +67,7 @@ class LauncherMailbox {
   void add(int worker);
   void remove(int worker);
   void send(int worker, const std::string& text);
-  // What has come since the last call, with the sender. Does not wait.
+  // The messages since the last call, with their senders. Does not wait.
   std::vector<std::pair<int, std::string>> receive();
 
  private:

@@ -1,8 +1,8 @@
-// Keeps LibTorch's store from asking name servers what addresses are called.
+// Keeps LibTorch's store from asking name servers for the names of addresses.
 //
-// It does so before it connects and when a wait was in vain, for texts that are hardly ever
-// shown. Where the server does not answer each question takes 5 s and more: time limits are
-// over before a connection was tried.
+// It asks before it connects and when a wait fails, for texts that are hardly ever shown.
+// If the server does not answer, each query takes 5 s and more, so time limits are over
+// before the first connection.
 #pragma once
 #include <netinet/in.h>
 
@@ -10,9 +10,8 @@
 
 namespace brigade::group {
 
-// As long as it lives, the calling thread has no name server: every question fails at once.
-// Costs nothing to speak of. Where LibTorch shows an address it also warns that it has no
-// name.
+// While it lives, the calling thread has no name server: every query fails at once. Costs
+// almost nothing. Where LibTorch shows an address it also warns that it has no name.
 class ResolverOff {
  public:
   ResolverOff();
@@ -21,8 +20,8 @@ class ResolverOff {
   ResolverOff& operator=(const ResolverOff&) = delete;
 
  protected:
-  // The resolver of the calling thread asks this one alone. Without effect where the system
-  // has no resolver to set.
+  // Makes `server` the only one of the calling thread. Without effect if the system's
+  // resolver cannot be set.
   void ask(const sockaddr_in& server) const;
 
  private:
@@ -32,8 +31,8 @@ class ResolverOff {
   sockaddr_in first_{};
 };
 
-// The same with a server that answers "no such name" to everything, which LibTorch takes
-// without a word. For the moments when it always asks. A thread while it lives.
+// The same with a server that answers "no such name" to everything, which LibTorch accepts
+// without a warning. For calls that always ask. Has a thread while it lives.
 class ResolverAnswersNo : ResolverOff {
  public:
   ResolverAnswersNo();

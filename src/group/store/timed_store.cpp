@@ -109,7 +109,7 @@ void TimedStore::wait(const std::vector<std::string>& keys) { wait(keys, getTime
 
 void TimedStore::wait(const std::vector<std::string>& keys,
                       const std::chrono::milliseconds& timeout) {
-  // Zero means "for ever" to LibTorch; nothing waits for ever here.
+  // In LibTorch zero means "for ever"; here it means the default limit.
   const auto limit = timeout.count() > 0 ? timeout : this->limit();
   call("wait", first(keys), limit, [&](Store& inner) { inner.wait(keys, limit); });
 }

@@ -1,4 +1,4 @@
-// A store whose every call is bounded in time.
+// A store with a time limit for every call.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -9,13 +9,12 @@
 namespace brigade::group {
 
 // Forwards everything to `inner` under a Watchdog: a call may take the store's own time
-// limit, a wait the limit it is given, and a second of grace; after that the process ends
-// with a report.
+// limit, a wait its own limit, plus a second of grace; after that the process ends with a
+// report.
 //
-// Thread-safe, and unlike TCPStore's own calls, those of different threads do not hold each
-// other up: there, a set() waits for another thread's wait(), and two ranks can wait for
-// each other that way. Here a thread that finds all connections busy opens another (a clone
-// of `inner`).
+// Thread-safe, and threads do not wait for each other. In TCPStore a set() waits for
+// another thread's wait(), so that two ranks can wait for each other. Here a thread that
+// finds all connections busy opens another (a clone of `inner`).
 class TimedStore : public c10d::Store {
  public:
   TimedStore(c10::intrusive_ptr<c10d::Store> inner, std::shared_ptr<Watchdog> watchdog);
@@ -48,7 +47,7 @@ class TimedStore : public c10d::Store {
   std::vector<std::string> listKeys() override;
 
  private:
-  // A connection, with the watchdog of its one call.
+  // A connection, with a watchdog for its call.
   struct Lane {
     c10::intrusive_ptr<c10d::Store> store;
     std::shared_ptr<Watchdog> watchdog;
@@ -60,7 +59,7 @@ class TimedStore : public c10d::Store {
             Body body);
   Lane take();
   Lane connect_again() const;
-  // What a call may take that waits for no other rank.
+  // The limit of a call that waits for no other rank.
   std::chrono::milliseconds limit() const { return first_.watchdog->limit(); }
   void give_back(Lane lane);
 

@@ -14,7 +14,7 @@ Watchdog::Watchdog(std::string who, std::chrono::milliseconds limit)
 Watchdog::~Watchdog() {
   if (!thread_.joinable()) return;
   if (thread_process_ != getpid()) {
-    // A fork copied the object but not its thread: there is nobody to join.
+    // A fork copies the object but not its thread, so there is none to join.
     thread_.detach();
     return;
   }
@@ -53,8 +53,8 @@ void Watchdog::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-// Sleeps until the deadline of the call under way, or, when idle, as long as a call with
-// the usual limit may take: so such a call, whenever it begins, needs not wake this thread.
+// Sleeps until the deadline of the call under way or, when idle, for the usual limit, so
+// that a call with that limit need not wake this thread.
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!ending_) {

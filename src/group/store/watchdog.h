@@ -1,5 +1,5 @@
-// Ends the process, with a report, when a call that cannot be interrupted outlives its
-// time.
+// Ends the process, with a report, when a call that cannot be interrupted exceeds its
+// limit.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -9,14 +9,14 @@
 
 namespace brigade::group {
 
-// LibTorch's TCPStore waits without a limit for a server that is stopped or mute, even in
-// its constructor, and nothing can interrupt it. So each call runs under watch(): when it
-// is not back in time, one line goes to stderr and to TORCHELASTIC_ERROR_FILE, and the
+// LibTorch's TCPStore waits without a limit for a server that is stopped or silent, even in
+// its constructor, and nothing can interrupt it. So each call runs under watch(): if it
+// does not return in time, one line goes to stderr and to TORCHELASTIC_ERROR_FILE, and the
 // process ends with exit code 1.
 //
-// One thread an object, started by the first call, in the process that makes it; a call
-// costs two uncontended locks. Calls of one object run one after the other: the time
-// another thread's call takes does not count.
+// Each object has one thread, started by the first call, in the process that makes it; a
+// call costs two uncontended locks. Calls of one object run one after the other; waiting
+// for another thread's call does not count.
 class Watchdog {
  public:
   // `who` opens the report: "rank 1: store at 127.0.0.1:29500".
@@ -25,8 +25,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // A call that is watched may take `limit` and kGrace; the grace lets the call's own limit
-  // speak first.
+  // A watched call may take `limit` plus kGrace, so that its own time limit comes first.
   static constexpr std::chrono::milliseconds kGrace{1000};
 
   // Runs `body`; `call` and `key` are named in the report and must outlive it.

@@ -9,7 +9,7 @@
 namespace brigade::kernels {
 namespace {
 
-// Floats as integers of the same order; NaN and Inf lie at the two ends.
+// Floats as integers in the same order; NaN and Inf are at the two ends.
 struct Range {
   std::int32_t least = std::numeric_limits<std::int32_t>::max();
   std::int32_t most = std::numeric_limits<std::int32_t>::min();

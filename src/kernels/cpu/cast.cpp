@@ -37,8 +37,7 @@ struct Fp16 {
     if (bits > 0x7f800000u) return 0x7e00u | ((bits >> 13) & 0x3ffu);  // a quiet NaN
     if (bits >= 0x47800000u) return 0x7c00u;                           // 65536 and more
     if (bits < 0x38800000u) {
-      // Below 2^-14 halves are multiples of 2^-24, which is the ulp of 0.5: let the
-      // addition round.
+      // Below 2^-14 halves are multiples of 2^-24, the ulp of 0.5, so the addition rounds.
       const float sum = std::bit_cast<float>(bits) + 0.5f;
       return std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5f);
     }
@@ -95,8 +94,7 @@ BRIGADE_CAST_VARIANT(Fp16Portable, Fp16, );
 #undef BRIGADE_CAST_VARIANT
 
 #if defined(__x86_64__)
-// fp16 has instructions of its own; they round, saturate and quiet NaN as the code above
-// does.
+// fp16 has its own instructions, which round, saturate and quiet NaN as the code above.
 struct Fp16Avx2 {
   BRIGADE_AVX2 static void narrow(const float* src, float scale, std::uint16_t* dst,
                                   std::size_t size) noexcept {
@@ -134,7 +132,8 @@ struct Fp16Avx2 {
 };
 
 struct Fp16Avx512 {
-  // The masked forms with all lanes on: g++ 12 warns about the plain ones' own headers.
+  // Masked forms with all lanes on, because g++ 12 warns inside the headers of the plain
+  // ones.
   static constexpr __mmask16 kAll = 0xffff;
   BRIGADE_AVX512 static void narrow(const float* src, float scale, std::uint16_t* dst,
                                     std::size_t size) noexcept {

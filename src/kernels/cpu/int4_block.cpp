@@ -8,7 +8,7 @@
 namespace brigade::kernels {
 namespace {
 
-constexpr float kLargestRotated = 1e37f;  // 32 of them are a float
+constexpr float kLargestRotated = 1e37f;  // 32 times it is still finite
 constexpr float kLevels = 7 * 32;
 constexpr std::size_t kHalfBlock = kInt4Block / 2;
 
@@ -21,7 +21,7 @@ constexpr Signs kSigns = [] {
   return signs;
 }();
 
-// One stage of H: sums and differences of values that lie kStride apart.
+// One stage of H: sums and differences of values at distance kStride.
 template <std::size_t kStride>
 BRIGADE_BODY void butterflies(float* __restrict y) {
   for (std::size_t at = 0; at < kInt4Block; at += 2 * kStride) {
@@ -119,7 +119,7 @@ BRIGADE_BODY void decode_int4(float step, const std::uint8_t* __restrict codes,
     const float decoded = y[i] * (kSigns.of[i] * step);
     dst[i] = kAdd ? dst[i] + decoded : decoded;
   };
-  // No pass that only copies: g++ makes `rep movs` of one, which takes longer than all
+  // There is no pass that only copies: g++ makes it `rep movs`, which takes longer than all
   // else.
   if (size == kInt4Block) {
     for (std::size_t i = 0; i < kInt4Block; ++i) write(i);
@@ -153,7 +153,7 @@ BRIGADE_INT4_VARIANT(Int4Avx2, BRIGADE_AVX2);
 BRIGADE_INT4_VARIANT(Int4Avx512, BRIGADE_AVX512);
 #undef BRIGADE_INT4_VARIANT
 
-// body(block, where it begins, its size) for the blocks of `size` values.
+// Calls body(block, its offset, its size) for the blocks of `size` values.
 template <class Body>
 BRIGADE_BODY void each_block(std::size_t size, Body body) {
   for (std::size_t at = 0, block = 0; at < size; at += kInt4Block, ++block)

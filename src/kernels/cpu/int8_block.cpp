@@ -14,7 +14,7 @@ template <bool kResidual>
 BRIGADE_BODY float encode_body(const float* __restrict src, float factor,
                                float* __restrict residual, std::size_t size,
                                std::int8_t* __restrict codes) {
-  // As integers, magnitudes order like floats, and NaN and Inf come out on top.
+  // As integers, magnitudes are ordered like floats, and NaN and Inf are the largest.
   std::int32_t top = 0;
   for (std::size_t i = 0; i < size; ++i) {
     const std::int32_t magnitude =

@@ -20,7 +20,7 @@ Isa limit() noexcept {
 }
 
 #if defined(__x86_64__)
-// Asked of the CPU itself: not every compiler's __builtin_cpu_supports knows the name.
+// Uses cpuid, because not every compiler's __builtin_cpu_supports knows the name.
 bool has_f16c() noexcept {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

@@ -1,4 +1,4 @@
-// How the kernels are built. A body is one loop, written once in plain C++ that compilers
+// Common parts of the kernels. A body is one loop, written once in plain C++ that compilers
 // vectorise, and compiled for each instruction set under [[gnu::target]]. Bodies work on
 // tiles: runs of at most 256 values, small enough for the first cache. The loops over tiles
 // are shared. Nothing is fused or reordered (-ffp-contract=off), so all variants give the
@@ -14,7 +14,7 @@
 
 #define BRIGADE_BODY [[gnu::always_inline]] inline
 
-// Before a loop: its rounds do not depend on each other, though pointers may alias.
+// Written before a loop: its iterations are independent, although pointers may alias.
 #ifdef __clang__
 #define BRIGADE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -34,7 +34,7 @@ namespace brigade::kernels {
 inline constexpr std::size_t kTile = 256;
 // Quantizers saturate here, so that a code times its scale never overflows.
 inline constexpr float kLargest = 3.3e38f;
-// Added to a float of magnitude below 2^22 it rounds to the nearest whole number, ties to
+// Adding it to a float of magnitude below 2^22 rounds to the nearest whole number, ties to
 // even, and leaves that number in the low bits.
 inline constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 inline constexpr std::int32_t kInfBits = 0x7f800000;
@@ -42,17 +42,17 @@ inline constexpr std::int32_t kInfBits = 0x7f800000;
 BRIGADE_BODY std::int32_t bits_of(float x) { return std::bit_cast<std::int32_t>(x); }
 BRIGADE_BODY float float_of(std::int32_t bits) { return std::bit_cast<float>(bits); }
 
-// The smallest float >= range / levels. Rounding up keeps codes in range, also where the
-// quotient is denormal and nearest would lose most of it.
+// The smallest float >= range / levels. Rounding up keeps codes in range, also if the
+// quotient is denormal and rounding to nearest would lose most of it.
 BRIGADE_BODY float step_of(double range, double levels) {
   const double exact = range / levels;
   const float nearest = static_cast<float>(exact);
   return static_cast<double>(nearest) < exact ? float_of(bits_of(nearest) + 1) : nearest;
 }
 
-// t, rounded and held between the whole numbers kLeast and kMost, plus kRounder. The limits
-// are applied to the bits: compilers vectorise a minimum of integers everywhere, of floats
-// only under looser rules.
+// t, rounded and clamped to the whole numbers kLeast to kMost, plus kRounder. The limits
+// are applied to the bits, because compilers vectorise a minimum of integers everywhere,
+// but one of floats only under looser rules.
 template <int kLeast, int kMost>
 BRIGADE_BODY float round_within(float t) {
   constexpr std::int32_t least = std::bit_cast<std::int32_t>(kRounder + kLeast);
@@ -63,7 +63,7 @@ BRIGADE_BODY float round_within(float t) {
   return float_of(bits);
 }
 
-// src * factor + residual, the value that is encoded.
+// src * factor + residual, the value to encode.
 template <bool kResidual>
 BRIGADE_BODY float value_at(const float* src, float factor, const float* residual,
                             std::size_t i) {

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kRowsAtOnce = 4;
 
-// 16 floats that each instruction set splits up as it likes.
+// 16 floats, which compilers split for each instruction set.
 using Lanes [[gnu::vector_size(kLanes * sizeof(float))]] = float;
 
 BRIGADE_BODY void load(const float* from, Lanes& lanes) {
@@ -20,7 +20,7 @@ BRIGADE_BODY void store(const Lanes& lanes, float* to) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
-// Element j of P Qᵀ's row, or 16 of them from j on.
+// Element j of a row of P Qᵀ, or 16 of them from j on.
 template <std::size_t kRank, class Value>
 BRIGADE_BODY void product_at(const float* p, const float* qt, std::size_t stride,
                              std::size_t j, Value& value) {
@@ -33,7 +33,7 @@ BRIGADE_BODY void product_at(const float* p, const float* qt, std::size_t stride
   }
 }
 
-// What is added to M before it is multiplied: nothing, the sum, the sum less P Qᵀ.
+// The addend of M before the product: nothing, the sum, the sum less P Qᵀ.
 enum class Sum { none, plain, less_last };
 
 template <std::size_t kRank>
@@ -188,7 +188,7 @@ BRIGADE_LOW_RANK_VARIANT(Avx2, BRIGADE_AVX2);
 BRIGADE_LOW_RANK_VARIANT(Avx512, BRIGADE_AVX512);
 #undef BRIGADE_LOW_RANK_VARIANT
 
-// body(Variant<rank>()).
+// Calls body(Variant<rank>()).
 template <template <std::size_t> class Variant, class Body>
 void with_rank(std::size_t rank, Body body) noexcept {
   static_assert(kMostRank == 4);

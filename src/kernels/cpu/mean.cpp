@@ -5,7 +5,7 @@
 namespace brigade::kernels {
 namespace {
 
-constexpr std::size_t kBlock = 2048;  // two of them are in the first cache
+constexpr std::size_t kBlock = 2048;  // two of them fit the first cache
 
 void add(const float* __restrict x, float* __restrict sum, std::size_t size) noexcept {
   for (std::size_t i = 0; i < size; ++i) sum[i] += x[i];

@@ -7,7 +7,7 @@ namespace {
 
 BRIGADE_BODY float root(float x) { return __builtin_sqrtf(x); }
 BRIGADE_BODY float larger(float a, float b) { return a > b || a != a ? a : b; }
-// 0 for NaN, as at::sign gives.
+// The sign; 0 for NaN, as at::sign.
 BRIGADE_BODY float sign_of(float x) {
   return static_cast<float>(x > 0) - static_cast<float>(x < 0);
 }
@@ -18,7 +18,7 @@ BRIGADE_BODY float decayed(float grad, float sign, float weight_decay, float par
   return grad * sign;
 }
 
-// Bodies: one loop an optimizer. What an option turns off is left out by a template flag.
+// Bodies: one loop for each optimizer. Template flags leave out what options turn off.
 struct SgdPlain {
   template <bool kDecay>
   BRIGADE_BODY static void run(const SgdStep& s, const StepArrays& a) {

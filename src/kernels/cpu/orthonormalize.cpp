@@ -6,11 +6,11 @@ namespace brigade::kernels {
 namespace {
 
 constexpr std::size_t kLanes = 8;
-// If a column depends on another, only rounding is left of it, which points anywhere. Less
-// than this fraction of its length counts as nothing.
+// Only rounding is left of a column that depends on another. A remainder below this
+// fraction of its length counts as zero.
 constexpr double kNothing = 16 * 0x1p-23;
 
-// The sum of a[i] b[i], in a fixed order; both lie `rank` apart.
+// The sum of a[i] b[i], in a fixed order; elements are `rank` apart.
 double dot(std::size_t rows, std::size_t rank, const float* a, const float* b) {
   double lanes[kLanes] = {};
   std::size_t row = 0;
@@ -27,7 +27,7 @@ double dot(std::size_t rows, std::size_t rank, const float* a, const float* b) {
   return sum;
 }
 
-// In double: the square of 1e30 is no float.
+// In double, because the square of 1e30 exceeds a float.
 double norm(std::size_t rows, std::size_t rank, const float* column) {
   return std::sqrt(dot(rows, rank, column, column));
 }
@@ -49,7 +49,7 @@ void orthonormalize(std::size_t rows, std::size_t rank, float* columns,
   float *first = columns, *second = columns + 1;
   const double least = kNothing * norm(rows, rank, second);
   scale(rows, rank, first, 0, epsilon);
-  // Twice: if the columns are close, the first pass leaves mostly rounding.
+  // This runs twice: if the columns are close, the first pass leaves mostly rounding.
   for (int pass = 0; pass < 2; ++pass) {
     const double shared = dot(rows, rank, first, second);
     for (std::size_t row = 0; row < rows; ++row) {

@@ -7,8 +7,8 @@
 namespace brigade::kernels {
 namespace {
 
-// Few enough additions a lane that rounding does not add up, enough for the sums of lanes
-// not to count.
+// Each lane has few enough additions to keep rounding small, and enough to make the final
+// sums of lanes cheap.
 constexpr std::size_t kBlock = 1024, kLanes = 32;
 
 BRIGADE_BODY double sum_body(const float* values, std::size_t size) {

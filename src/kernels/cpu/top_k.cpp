@@ -1,6 +1,6 @@
-// A sample of the block says which magnitude is surely too small. The few values above it
-// are *candidates*, and the largest are looked for among them only. Whatever the sample
-// says, the result is the same.
+// A sample of the block gives a lower bound of the largest magnitudes. The few values above
+// it are *candidates*, and the largest are searched among them only. The sample affects
+// only the time, not the result.
 #include "kernels/top_k.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace brigade::kernels {
 namespace {
 
 constexpr std::size_t kSampleStride = 16, kSampleMost = kTopKBlock / kSampleStride;
-constexpr std::size_t kGroup = 16;  // values that are looked at together
+constexpr std::size_t kGroup = 16;  // values that are tested together
 
 using Place = std::uint16_t;
 
@@ -28,7 +28,7 @@ std::int32_t top_magnitude(const float* p, std::size_t size) noexcept {
   return top;
 }
 
-// A magnitude that somewhat more than `count` values reach, if the sample is right.
+// A magnitude that, by the sample, somewhat more than `count` values reach.
 std::int32_t guess_least(std::span<const float> p, std::size_t count) noexcept {
   const std::size_t samples = p.size() / kSampleStride;
   const std::size_t rank = count / kSampleStride * 3 / 2 + 16;
@@ -39,7 +39,8 @@ std::int32_t guess_least(std::span<const float> p, std::size_t count) noexcept {
   return sample[rank];
 }
 
-// Places of all values with that magnitude or more, rising; gives their number.
+// Writes the places of all values with that magnitude or more, ascending; returns their
+// number.
 std::size_t find_candidates(std::span<const float> p, std::int32_t least,
                             Place* places) noexcept {
   std::size_t found = 0;
@@ -54,7 +55,7 @@ std::size_t find_candidates(std::span<const float> p, std::int32_t least,
   return found;
 }
 
-// The places of the `count` largest become the first ones, rising.
+// Moves the places of the `count` largest to the front, ascending.
 void choose(std::span<const float> p, std::size_t count, std::span<Place> places) noexcept {
   std::size_t found = 0;
   if (count < p.size()) {
@@ -70,8 +71,8 @@ void choose(std::span<const float> p, std::size_t count, std::span<Place> places
   std::sort(places.begin(), places.begin() + count);
 }
 
-// p = src * factor, + p with a residual; false, and nothing is written, if not all are
-// finite.
+// p = src * factor, plus p with kResidual. If a sum is not finite, writes nothing and
+// returns false.
 template <bool kResidual>
 bool add_up(std::span<const float> src, float factor, float* __restrict p) noexcept {
   const float* __restrict from = src.data();

@@ -1,9 +1,9 @@
-// Affine with one block for all values, in two passes: the first leaves a range for each of
-// its blocks of threads in scratch memory, the second makes the header of them. Both have
-// so few blocks of threads that each does many blocks of values.
+// Affine with one block for all values, in two passes: the first stores a range for each of
+// its thread blocks in scratch memory, the second makes the header from these. Both have
+// few thread blocks, and each does many blocks of values.
 //
-// The second pass begins at the end, with what the first one left in the cache. The first
-// one therefore streams everything but the end, which would be driven out otherwise.
+// The second pass begins at the end, which the first one left in the cache. The first one
+// therefore streams everything except the end, which would be evicted otherwise.
 #pragma once
 #include <algorithm>
 
@@ -14,10 +14,10 @@ namespace brigade::kernels::cuda {
 constexpr int kWarps = kThreads / kLanes;
 constexpr int kRanges = kAffineScratchBytes / sizeof(Range);
 
-// Less than a GPU's cache holds: 24 MiB did most on an H200, which has 60.
+// Less than the size of a GPU's cache: 24 MiB were best on an H200, which has 60.
 constexpr std::size_t kKeptBytes = std::size_t{24} << 20;
 
-// The range of what every thread has, for the first warp.
+// The range of all threads' values, for the first warp.
 __device__ inline Range of_threads(Range mine) {
   __shared__ Range of_warps[kWarps];
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
@@ -27,7 +27,7 @@ __device__ inline Range of_threads(Range mine) {
   return (lane < kWarps ? of_warps[lane] : Range{}).of_warp();
 }
 
-// body(place) for the blocks of values that are this warp's.
+// Calls body(place) for this warp's blocks of values.
 template <class Body>
 __device__ inline void each_place(std::size_t size, bool from_end, Body body) {
   constexpr int kValues = AffineFormat::kValues;
@@ -40,8 +40,9 @@ __device__ inline void each_place(std::size_t size, bool from_end, Body body) {
 template <Reading kReading>
 using ReadingIs = std::integral_constant<Reading, kReading>;
 
-// What the whole grid sees of all p's: read(full, reading, place, p) gives them. For each
-// value the second pass will read `bytes` of what `reading` says.
+// Stores the range of this thread block's p's, which read(full, reading, place, p) gives.
+// The second pass will read `bytes` again for each value; `reading` says whether they stay
+// in the cache.
 template <class Read>
 __device__ inline void find_range(std::size_t size, int bytes, bool aligned, Range* ranges,
                                   Read read) {
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
              });
 }
 
-// The header of all ranges; the first block of threads leaves it.
+// Makes the header of all ranges; the first thread block stores it.
 __device__ inline AffineHeader whole_header(const Range* ranges, int count,
                                             AffineHeader* header_out) {
   __shared__ AffineHeader shared;
@@ -140,10 +141,9 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// The owner's reduction has two forms. With few messages both passes add them up; with many
-// the first puts p in the place of `own`, so that the second reads nothing else, which
-// moves fewer bytes. With a residual the second form was the quicker one for four ranks,
-// too.
+// The owner's reduction has two forms. With few messages both passes sum them; with more
+// the first pass overwrites `own` with p, and the second reads only that, which moves fewer
+// bytes. With a residual the second form was faster for four ranks, too.
 constexpr int kMessagesAddedTwice = 4;
 
 template <bool kResidual, bool kTwice>
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, kResidual ? 3 : 4)
   });
 }
 
-// How many values a grid of at most kRanges blocks of threads takes at once.
+// How many values a grid of at most kRanges thread blocks takes at once.
 inline std::size_t values_at_once(std::size_t size) {
   return std::min(size, std::size_t{1} * kRanges * kWarps * AffineFormat::kValues);
 }

@@ -46,13 +46,13 @@ const char* error_text(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-// All of them are compiled for the same architectures, so that one speaks for all.
+// All kernels are compiled for the same architectures, so one stands for all.
 __global__ void nothing() {}
 
 int usable() {
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, nothing);
-  if (error != cudaSuccess) (void)cudaGetLastError();  // it is not for who comes next
+  if (error != cudaSuccess) (void)cudaGetLastError();  // later calls must not get it
   return static_cast<int>(error);
 }
 

@@ -1,11 +1,11 @@
-// The CPU kernels' twins for CUDA: the same bytes on the wire, bit for bit, in one pass
-// over memory each. They are compiled by nvcc into a module of its own, libbrigade_cuda.so,
-// which codecs load when they first see a CUDA tensor.
+// The CPU kernels for CUDA: they give the same messages, bit for bit, in one pass over
+// memory each. nvcc compiles them into a module of their own, libbrigade_cuda.so, which
+// codecs load when they first get a CUDA tensor.
 //
-// All of them launch on `stream` (a cudaStream_t) of the current device and return at once:
-// 0, or the cudaError_t of the launch. They allocate nothing, wait for nothing, and use no
+// All launch on `stream` (a cudaStream_t) of the current device and return at once: 0, or
+// the cudaError_t of the launch. They allocate nothing, wait for nothing, and use no
 // atomics, so every run gives the same bits. Memory has the alignment of its elements; 16
-// bytes for floats and 4 for codes make them quicker. Zero elements are fine.
+// bytes for floats and 4 for codes are faster. Zero elements are fine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace brigade::kernels {
 
 enum class Half : int { fp16, bf16 };
 
-// Messages of several ranks, all alike: the k-th begins `stride` bytes behind the one
-// before it, and its codes `codes_at` bytes behind its beginning.
+// Messages of several ranks with one layout: they begin `stride` bytes apart, and each
+// message's codes are at offset `codes_at`.
 struct Messages {
   const std::uint8_t* first;
   std::size_t stride;
@@ -26,20 +26,19 @@ struct Messages {
   int count;
 };
 
-// The owner's part of an exchange: sum = own + decoded messages, in order;
-// p = sum * (1 / divisor) + residual / divisor; headers and codes become p's message, and
-// residual = (p - decoded) * divisor. `own` may be changed.
+// The owner's step of an exchange: sum = own + decoded messages, in order; p = sum * (1 /
+// divisor) + residual / divisor; headers and codes become p's message, and residual = (p -
+// decoded) * divisor. `own` may be changed.
 struct OwnerStep {
   float* own;
   float* residual;  // may be null
   int divisor;
-  void* headers;  // of the message that is made
+  void* headers;  // of the new message
   void* codes;
   std::size_t size;
 };
 
-// One matrix of PowerSGD. `sum` may be null, and so may last_p, both with the same meaning
-// as for feed_back in low_rank.h.
+// One matrix of PowerSGD. `sum` and last_p may be null, as for feed_back in low_rank.h.
 struct LowRankMatrix {
   float* m;
   float* sum;
@@ -50,8 +49,8 @@ struct LowRankMatrix {
 };
 
 // The end of a step of one matrix, which is *lost* if a value of `check` is not finite. P
-// and Q are kept for the next step, or zeros if it is lost; `next` becomes Q or, if it is
-// lost, `last`, or zeros where that is null.
+// and Q, or zeros if it is lost, are kept for the next step; `next` becomes Q or, if it is
+// lost, `last`, or zeros if that is null.
 struct LowRankSettling {
   const float* check;
   std::size_t check_size;
@@ -64,23 +63,23 @@ struct LowRankSettling {
   const float* last;
 };
 
-// Columns that become orthonormal. Where `from` is not null: those of `from` do, or those
-// of `spare` where `from` has only zeros.
+// Columns that become orthonormal. If `from` is not null, they start as those of `from` or,
+// where these are zero, of `spare`.
 struct LowRankColumns {
   float* columns;
   const float* from;
   const float* spare;
 };
 
-// Changes with the table, with what its functions take, or with a message's bytes.
+// Changes with the table, its functions' arguments, or a message's bytes.
 inline constexpr int kCudaKernelsVersion = 6;
 
 struct CudaKernels {
-  // Module and library must have the same.
+  // Module and library must have the same version.
   int version;
   const char* (*error_text)(int error);
   // Whether the current device can run the kernels: 0, or the error that each of them would
-  // give. Not 0 where its architecture is older than all that code was made for.
+  // give. Not 0 if its architecture is older than all compiled ones.
   int (*usable)();
 
   // cast.h
@@ -123,7 +122,7 @@ struct CudaKernels {
                              void* stream);
 
   // As in low_rank.h, except that the bits may differ and Q is columns x rank. One launch
-  // for many matrices of one shape.
+  // does many matrices of one shape.
   int (*low_rank_project)(LowRankShape shape, const LowRankMatrix* matrices, int count,
                           void* stream);
   // `partial` has count * parts * columns * rank floats; not needed for one part.
@@ -132,7 +131,7 @@ struct CudaKernels {
   // `lost` has a float for each matrix.
   int (*low_rank_settle)(LowRankShape shape, const LowRankSettling* matrices, int count,
                          float* lost, void* stream);
-  // M = P Qᵀ. Where `lost`, which may be null, is not zero, what low_rank_project did to
+  // M = P Qᵀ. Where `lost`, which may be null, is not zero, low_rank_project's change of
   // `sum` is undone first, up to rounding.
   int (*low_rank_rebuild)(LowRankShape shape, const LowRankMatrix* matrices, int count,
                           const float* lost, void* stream);
@@ -143,7 +142,7 @@ struct CudaKernels {
 
 inline constexpr std::size_t kAffineScratchBytes = std::size_t{8} << 10;
 
-// What the module exports.
+// The module's only export.
 extern "C" [[gnu::visibility("default")]] const CudaKernels* brigade_cuda_kernels();
 
 }  // namespace brigade::kernels

@@ -1,4 +1,4 @@
-// What a codec does with the values of one block, held by a warp. A format has
+// A format is a codec's work on the values of one block, which a warp holds. It has
 //   kValues           values a block
 //   kFeedback         whether it takes a residual; if not, what concerns it is not there
 //   Code, Header      what a message holds of a value, and of a block
@@ -30,7 +30,7 @@ struct Int8Format {
   template <bool kFull>
   __device__ static Header header_of(const ThreadPosition<kValues>&,
                                      const float (&p)[kPer]) {
-    unsigned top = 0;  // values that are not there are 0
+    unsigned top = 0;  // missing values are 0
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
       top = max(top, static_cast<unsigned>(__float_as_int(p[i]) & 0x7fffffff));
@@ -40,10 +40,10 @@ struct Int8Format {
     return step_of<127>(fminf(__int_as_float(top), kLargest));
   }
   __device__ static Grid grid_of(Header header) { return Divisor(header); }
-  // A NaN in it makes the header NaN, and then nothing of it is kept.
+  // A NaN in it makes the header NaN, and then the values are not used.
   __device__ static float scaled(float x, float factor) { return __fmul_rn(x, factor); }
   __device__ static bool is_quick(const Grid& scale) { return scale.is_quick(); }
-  // Of a quick block no quotient is beyond 127: the scale was rounded up.
+  // A quick block has no quotient beyond 127, because the scale was rounded up.
   template <bool kQuick>
   __device__ static unsigned code_of(float p, const Grid& scale) {
     if (kQuick) return __float_as_uint(__fadd_rn(scale.divide<true>(p), kRounder));
@@ -56,8 +56,7 @@ struct Int8Format {
         code_of<kQuick>(p[4 * k], scale), code_of<kQuick>(p[4 * k + 1], scale),
         code_of<kQuick>(p[4 * k + 2], scale), code_of<kQuick>(p[4 * k + 3], scale));
   }
-  // Without conversions from integers, each of which takes the time of several other
-  // instructions.
+  // Avoids conversions from integers, which take the time of several other instructions.
   __device__ static void values_of(const unsigned (&words)[kPer / 4], Header scale,
                                    float (&out)[kPer]) {
 #pragma unroll
@@ -73,7 +72,7 @@ struct Int8Format {
   __device__ static bool keeps_residual(Header header) { return isnan(header); }
 };
 
-// The ends of some values; NaN if one is NaN. The sign of a zero is not kept.
+// The least and the largest of some values; NaN if one is NaN. A zero loses its sign.
 struct Ends {
   float least = INFINITY;
   float most = -INFINITY;
@@ -84,7 +83,7 @@ struct Ends {
   }
 };
 
-// Ends as integers of the same order; NaN lies at the upper one.
+// Ends as integers in the same order; NaN is the upper end.
 struct Range {
   int least = 0x7fffffff;
   int most = -0x7fffffff - 1;
@@ -153,7 +152,7 @@ struct AffineFormat {
     const float above = __fsub_rn(kQuick ? p : __fmul_rn(p, grid.shrink), grid.low);
     return code_at(grid.scale.divide<kQuick>(above));
   }
-  // Rounded to even and held between 0 and 255, in one instruction.
+  // Rounds to even and clamps to 0 to 255, in one instruction.
   __device__ static unsigned code_at(float t) {
     unsigned code;
     asm("cvt.rni.sat.u8.f32 %0, %1;" : "=r"(code) : "f"(t));
@@ -242,7 +241,7 @@ struct Fp16Cast {
   __device__ static std::uint16_t code_of(float p) {
     const unsigned bits = __float_as_uint(p);
     const unsigned magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)  // the instruction forgets a NaN's sign and payload
+    if (magnitude > 0x7f800000u)  // the instruction drops a NaN's sign and payload
       return ((bits >> 16) & 0x8000u) | 0x7e00u | ((magnitude >> 13) & 0x3ffu);
     std::uint16_t code;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(p));

@@ -1,11 +1,11 @@
-// int4_block.h: a warp has four blocks, at once where it can and else one after the other.
+// int4_block.h: a warp takes four blocks, at once if possible, else one after the other.
 #pragma once
 #include "kernels/cuda/int4_four.cuh"
 #include "kernels/cuda/int4_one.cuh"
 
 namespace brigade::kernels::cuda {
 
-// body(place) for the warp's blocks.
+// Calls body(place) for the warp's blocks.
 template <class Body>
 __device__ inline void one_by_one(const FourPosition& four, std::size_t size, Body body) {
 #pragma unroll 1
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// sum += the messages' values, in order. Codes of several are loaded before any is added.
+// sum += the messages' values, in order. Codes of several messages are loaded before any is
+// added.
 __device__ inline void add_messages(const FourPosition& place, const Messages& messages,
                                     float (&sum)[kFourPer]) {
   constexpr int kAtOnce = 3;

@@ -1,10 +1,10 @@
 // int4_block.h, four whole blocks at once, 16 values a lane: two of a rotation's five
-// stages stay within a lane. Codes, which are whole numbers, are rotated by the tensor
-// cores, exactly.
+// stages stay within a lane. Tensor cores rotate the codes, exactly, because these are
+// whole numbers.
 //
 // Lane l has row l / 4 of block l % 4. A *row* is the values of k = row, row + 8, row + 16
-// and row + 24, of all four groups: k is a value's index in its group. Of a lane's 16,
-// value i is in group i % 4 and at k = row + 8 (i / 4).
+// and row + 24, of all four groups: k is a value's index in its group. A lane's value i, of
+// 16, is in group i % 4 and at k = row + 8 (i / 4).
 #pragma once
 #include "kernels/cuda/passes.cuh"
 
@@ -15,7 +15,7 @@ constexpr int kCodeWords = 128 / 8;  // words of codes a block
 
 using FourPosition = ThreadPosition<kFourValues>;
 
-// Where the lane's row is, of values that begin at `from`.
+// The address of the lane's row in values that begin at `from`.
 template <class Float>
 __device__ inline Float* row_of(const FourPosition& place, Float* from) {
   return from + place.at + place.lane % 4 * 128 + place.lane / 4 * 4;
@@ -52,9 +52,9 @@ struct RowSigns {
   __device__ float of(int i) const { return i / 4 % 2 == 0 ? even : odd; }
 };
 
-// p becomes H D p, except for its sign, which is returned: H D p is that times p. So the
-// signs of D and of differences cost nothing: each stage is one fused product with 1 or -1,
-// which is exact. The sign of a zero may differ, which no code depends on.
+// p becomes H D p, up to the returned sign: H D p is the sign times p. So the signs of D
+// and of differences cost nothing: each stage is one fused product with 1 or -1, which is
+// exact. The sign of a zero may differ, but no code depends on it.
 __device__ inline float rotate_row(int lane, float (&p)[kFourPer]) {
   const int row = lane / 4;
 #pragma unroll
@@ -104,7 +104,7 @@ __device__ inline CodeWords load_codes(const FourPosition& place, const unsigned
   return {{__ldcs(first), __ldcs(first + 4), __ldcs(first + 8), __ldcs(first + 12)}};
 }
 
-// The same from lanes that hold, of their block, the words `row` and row + 8.
+// The same, from lanes that hold the words `row` and row + 8 of their block.
 __device__ inline CodeWords gather_codes(int lane, const unsigned (&mine)[2]) {
   CodeWords codes;
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ inline CodeWords gather_codes(int lane, const unsigned (&mine)[2]) {
   return codes;
 }
 
-// a b + c, of 16 x 32 and 32 x 8 signed bytes.
+// a b + c, with 16 x 32 and 32 x 8 signed bytes.
 __device__ inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1,
                                     const int (&c)[4], int (&d)[4]) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
@@ -126,7 +126,7 @@ __device__ inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigne
 
 // H's rows 16 `half` to 16 `half` + 15, as bytes.
 __device__ inline void rows_of_h(int lane, int half, unsigned (&a)[4]) {
-  constexpr unsigned kNegate = 0xfefefefeu;  // 1 becomes -1 by exclusive or
+  constexpr unsigned kNegate = 0xfefefefeu;  // exclusive or turns 1 into -1
   const int row = lane / 4;
   a[0] = row & 4 ? 0xff01ff01u : 0x01010101u;
   if (__popc(row & lane & 3) & 1) a[0] ^= kNegate;
@@ -136,13 +136,13 @@ __device__ inline void rows_of_h(int lane, int half, unsigned (&a)[4]) {
 }
 
 // y = H code, whole numbers. A column of b is a group: columns 2 n and 2 n + 1 are groups
-// of block n. Codes go in with 8 added, all of which H brings to k = 0, where it is taken
-// off; what comes out are the bits of kRounder + y.
+// of block n. The inputs are codes + 8; H moves all these 8s to k = 0, where they are
+// subtracted. The outputs are the bits of kRounder + y.
 __device__ inline void rotate_codes(int lane, const CodeWords& codes,
                                     float (&y)[kFourPer]) {
   constexpr int kZero = 0x4b400000;  // kRounder's bits
   const int row = lane / 4;
-  // Bytes of group row % 2 from two words, and of the one two behind it.
+  // Bytes of group row % 2 from two words, and of group row % 2 + 2.
   const unsigned pick = 0x6240u + 0x1111u * (row % 2);
   const unsigned low = __byte_perm(codes.words[0], codes.words[1], pick);
   const unsigned high = __byte_perm(codes.words[2], codes.words[3], pick);
@@ -166,7 +166,7 @@ __device__ inline void rotate_codes(int lane, const CodeWords& codes,
   }
 }
 
-// Codes of step `step` to values.
+// Decodes codes with the step `step` to values.
 __device__ inline void decode_row(int lane, const CodeWords& codes, float step,
                                   float (&out)[kFourPer]) {
   rotate_codes(lane, codes, out);
@@ -177,10 +177,10 @@ __device__ inline void decode_row(int lane, const CodeWords& codes, float step,
     out[i] = __fmul_rn(out[i], i / 4 % 2 == 0 ? even : odd);
 }
 
-// Codes of y, which is `sign` times what is given: of words `row` and row + 8.
+// Codes of `sign` times y, for the words `row` and row + 8.
 __device__ inline void words_of(const float (&y)[kFourPer], float sign,
                                 const Divisor& scale, unsigned (&words)[2]) {
-  // 8 more than the code is a nibble without a sign, so that two of them add up to a byte.
+  // The code + 8 is an unsigned nibble, so two of them sum to a byte.
   const auto nibble = [&](int i) {
     return __float_as_uint(__fmaf_rn(scale.divide<true>(y[i]), sign, kRounder + 8.0f));
   };
@@ -194,9 +194,9 @@ __device__ inline void words_of(const float (&y)[kFourPer], float sign,
   }
 }
 
-// By the whole warp: writes the codes and steps of p, and with kResidual p becomes what
-// they lose. Returns whether it did: not where a block is not finite, or too large or too
-// small for the quick division. Then nothing is written.
+// The whole warp calls it. Writes the codes and steps of p; with kResidual, p becomes their
+// error. If a block is not finite, or too large or too small for the quick division, writes
+// nothing and returns false.
 template <bool kResidual>
 __device__ inline bool encode_four(const FourPosition& place, float (&p)[kFourPer],
                                    float* steps, unsigned* codes) {
@@ -205,7 +205,7 @@ __device__ inline bool encode_four(const FourPosition& place, float (&p)[kFourPe
   for (int i = 0; i < kFourPer; ++i) y[i] = p[i];
   const float sign = rotate_row(place.lane, y);
   const float top = top_of_block(y);
-  // A rotation keeps the sum of squares: with no large y there is no large p.
+  // A rotation keeps the sum of squares, so without a large y there is no large p.
   const float step = step_of<7 * 32>(top < 0x1p100f ? top : 0.0f);
   const Divisor scale(__fmul_rn(step, 32.0f));
   if (!__all_sync(kAllLanes, top == 0.0f || (top < 0x1p100f && scale.is_quick())))

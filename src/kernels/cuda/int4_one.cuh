@@ -1,6 +1,6 @@
 // int4_block.h, block by block: a warp holds one, four values a lane. The values of a group
-// lie in one place of all lanes, so that a rotation is five exchanges between lanes. This
-// does every block; int4_four.cuh does most of them quicker.
+// have the same index in all lanes, so a rotation is five exchanges between lanes. This
+// works for every block; int4_four.cuh is faster for most of them.
 #pragma once
 #include "kernels/cuda/passes.cuh"
 
@@ -23,7 +23,7 @@ __device__ inline void rotate(int lane, float (&y)[kInt4Per]) {
   }
 }
 
-// D's: a lane holds one index of all four groups.
+// D's sign: a lane holds one index of all four groups.
 __device__ inline float sign_of(int lane) {
   return __popc(lane & (lane >> 1) & 5) & 1 ? -1.0f : 1.0f;
 }
@@ -36,8 +36,8 @@ __device__ inline unsigned top_of(const float (&values)[kInt4Per]) {
   return __reduce_max_sync(kAllLanes, top);
 }
 
-// By the whole warp: the codes of p, and with kResidual what they lose, unless p is not
-// finite. Gives the step.
+// The whole warp calls it. Makes the codes of p and, with kResidual, their error, unless p
+// is not finite. Returns the step.
 template <bool kResidual>
 __device__ inline float encode_int4(const Int4Position& place, const float (&p)[kInt4Per],
                                     unsigned* codes, float (&lost)[kInt4Per]) {

@@ -1,7 +1,7 @@
 // PowerSGD's products, see kernels/low_rank.h. M is rows x columns, P rows x R, Q columns x
-// R, all row-major. Sums run in a fixed order, so that every run gives the same bits; they
-// are not the CPU's. A launch is for many matrices: there may be hundreds in a step, and a
-// launch takes longer than a small one's work.
+// R, all row-major. Sums run in a fixed order, so that every run gives the same bits, but
+// not the CPU's. A launch is for many matrices: a step may have hundreds, and a launch
+// takes longer than the work on a small one.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,15 +13,15 @@ namespace brigade::kernels::cuda {
 constexpr int kWarp = 32;
 constexpr int kRowsOfABlock = 8;  // a warp each
 
-// What a launch takes by value; a kernel's arguments have 4 kB.
+// A launch's arguments, passed by value; a kernel's arguments have 4 kB.
 template <class Matrix>
 struct Several {
   static constexpr int kMost = 3072 / sizeof(Matrix);
   Matrix at[kMost];
 };
 
-// A warp a row: sum = M + (sum - last_P last_Qᵀ); P = sum Q. Where `sum` is null: P = M Q.
-// A value of M that is not finite goes into P, where all ranks see it, but not into `sum`.
+// One warp a row: sum = M + (sum - last_P last_Qᵀ); P = sum Q. Where `sum` is null: P = M
+// Q. A value of M that is not finite changes P, where all ranks see it, but not `sum`.
 template <int R>
 __global__ void project_rows(std::size_t rows, std::size_t columns,
                              Several<LowRankMatrix> matrices) {
@@ -57,8 +57,8 @@ __global__ void project_rows(std::size_t rows, std::size_t columns,
   }
 }
 
-// A thread a column, for the rows of one part: partial[matrix][part] = Mᵀ P of those rows.
-// With one part: Q itself. Where there is a sum it takes the place of M.
+// One thread a column, for the rows of one part: partial[matrix][part] = Mᵀ P of those
+// rows; with one part, Q itself. If there is a sum, it replaces M.
 template <int R>
 __global__ void project_columns(std::size_t rows, std::size_t columns,
                                 std::size_t rows_of_a_part, Several<LowRankMatrix> matrices,
@@ -93,8 +93,8 @@ static __global__ void add_parts(std::size_t size, int parts, const float* parti
   matrices.at[blockIdx.y].q[at] = total;
 }
 
-// M = P Qᵀ. Of a matrix that is lost, `sum` is what it was before M was added; what is not
-// finite then becomes zero.
+// M = P Qᵀ. For a lost matrix, `sum` becomes what it was before M was added; values that
+// are not finite become zero.
 template <int R>
 __global__ void rebuild_rows(std::size_t rows, std::size_t columns,
                              Several<LowRankMatrix> matrices, const float* lost) {
@@ -123,7 +123,7 @@ __global__ void rebuild_rows(std::size_t rows, std::size_t columns,
 constexpr int kThreadsOfASettling = 256;
 constexpr int kBlocksOfASettling = 8;
 
-// Each block looks at the whole of `check`, which is small, and copies its share.
+// Each block reads the whole of `check`, which is small, and copies its share.
 static __global__ void settle(std::size_t p_size, std::size_t q_size,
                               Several<LowRankSettling> matrices, float* lost) {
   const LowRankSettling& matrix = matrices.at[blockIdx.y];
@@ -145,7 +145,7 @@ static __global__ void settle(std::size_t p_size, std::size_t q_size,
 
 constexpr int kThreadsOfAMatrix = 512;
 
-// The sum of a[i] b[i] over a block's threads, for all of them; the values lie R apart.
+// The sum of a[i] b[i] over a block's threads, for all of them; elements are R apart.
 template <int R>
 __device__ double dot(std::size_t rows, const float* a, const float* b) {
   __shared__ double lanes[kThreadsOfAMatrix];
@@ -159,7 +159,7 @@ __device__ double dot(std::size_t rows, const float* a, const float* b) {
     __syncthreads();
   }
   total = lanes[0];
-  __syncthreads();  // before the next one writes there
+  __syncthreads();  // before the next call writes there
   return total;
 }
 
@@ -177,12 +177,12 @@ __device__ void revive(std::size_t rows, const LowRankColumns& of) {
   __syncthreads();
 }
 
-// A block a matrix: Gram-Schmidt in double, as kernels::orthonormalize has it.
+// One block a matrix: Gram-Schmidt in double, as in kernels::orthonormalize.
 template <int R>
 __global__ void orthonormalize_columns(std::size_t rows, Several<LowRankColumns> matrices,
                                        double epsilon) {
-  // Of a column that depends on others only rounding is left: less than this fraction of
-  // its length counts as nothing.
+  // Only rounding is left of a column that depends on others: a remainder below this
+  // fraction of its length counts as zero.
   constexpr double kNothing = 16 * 0x1p-23;
   const LowRankColumns& matrix = matrices.at[blockIdx.x];
   if (matrix.from) revive<R>(rows, matrix);
@@ -190,7 +190,7 @@ __global__ void orthonormalize_columns(std::size_t rows, Several<LowRankColumns>
   for (int k = 0; k < R; ++k) {
     float* column = columns + k;
     const double least = k == 0 ? 0 : kNothing * sqrt(dot<R>(rows, column, column));
-    // Twice: if columns are close, the first pass leaves mostly rounding.
+    // This runs twice: if columns are close, the first pass leaves mostly rounding.
     for (int pass = 0; pass < 2 && k > 0; ++pass) {
       for (int before = 0; before < k; ++before) {
         const double shared = dot<R>(rows, columns + before, column);
@@ -231,8 +231,7 @@ int with_rank(std::size_t rank, Body body) {
   return cudaGetLastError();
 }
 
-// Calls launch(some, their first one's place, how many) for as many at a time as a launch
-// takes.
+// Calls launch(some, index of the first, count), with as many at a time as a launch takes.
 template <class Matrix, class Launch>
 int launch_for(const Matrix* matrices, int count, Launch launch) {
   for (int first = 0; first < count; first += Several<Matrix>::kMost) {

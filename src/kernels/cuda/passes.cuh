@@ -18,14 +18,14 @@ __device__ inline Header get(const Header* headers, std::size_t block) {
 }
 __device__ inline NoHeader get(const NoHeader*, std::size_t) { return {}; }
 
-// Whether the warp loads and stores whole words. The answer is asked for once a block, not
-// at each of them.
+// Whether the warp loads and stores whole words. It is computed once a block, not for each
+// word.
 template <int kValues>
 __device__ inline bool in_words(const ThreadPosition<kValues>& place, bool aligned) {
   return aligned && place.full();
 }
 
-// p's codes, four in a word. Where kLosing, `lost` becomes what they lose. The quick way is
+// p's codes, four in a word. With kLosing, `lost` becomes their error. The quick path is
 // compiled for full blocks only.
 template <class Format, bool kLosing, bool kFull>
 __device__ inline void encode_values(
@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(kThreads)
                            : decode_block<Format, kAdd, false>(place, header, codes, dst);
 }
 
-// sum += the messages' values, in order. Codes of several are loaded before any is added.
+// sum += the messages' values, in order. Codes of several messages are loaded before any is
+// added.
 template <class Format, bool kWhole, bool kFull, Reading kReading>
 __device__ inline void add_messages(const ThreadPosition<Format::kValues>& place,
                                     const Messages& messages, float (&sum)[Format::kPer]) {
@@ -147,8 +148,8 @@ __device__ inline void add_messages(const ThreadPosition<Format::kValues>& place
   }
 }
 
-// The CPU's float(1.0 / ranks): for whole numbers that are floats, rounding once gives it
-// too.
+// Equals the CPU's float(1.0 / ranks): for whole numbers that are floats, rounding once
+// gives the same.
 __device__ inline float reciprocal_of(int ranks) {
   return __frcp_rn(static_cast<float>(ranks));
 }
@@ -157,7 +158,7 @@ __device__ inline float reciprocal_of(int ranks) {
 template <int kPer>
 __device__ inline void divide_by_ranks(float (&values)[kPer], int divisor) {
   if ((divisor & (divisor - 1)) == 0) {
-    // A power of two: its reciprocal is exact.
+    // The reciprocal of a power of two is exact.
     const float factor = reciprocal_of(divisor);
 #pragma unroll
     for (int i = 0; i < kPer; ++i) values[i] = __fmul_rn(values[i], factor);
@@ -186,8 +187,9 @@ __device__ inline void owners_mean(const ThreadPosition<Format::kValues>& place,
   }
 }
 
-// Codes of p; what they lose is kept. A block that can't be encoded keeps its residual,
-// which is read again then: to hold it until here would take registers from all blocks.
+// Makes the codes of p and stores their error. A block that can't be encoded keeps its
+// residual, which is then read again: holding it until here would cost all blocks
+// registers.
 template <class Format, bool kResidual, bool kFull>
 __device__ inline void encode_mean(const ThreadPosition<Format::kValues>& place,
                                    const typename Format::Header& header,
@@ -221,7 +223,7 @@ __device__ inline void reduce_block(const ThreadPosition<Format::kValues>& place
   encode_mean<Format, kResidual, kFull>(place, header, reduction, p);
 }
 
-// Blocks of kReduceThreads that shall fit a multiprocessor.
+// The number of blocks of kReduceThreads that should fit a multiprocessor.
 constexpr int reduce_blocks_at_once(int values, bool residual) {
   return warps_at_once(values, residual) * kLanes / kReduceThreads;
 }

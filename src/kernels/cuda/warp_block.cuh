@@ -1,6 +1,6 @@
-// A warp holds one block of values in its registers: lane l has four values in a row at
-// 4 l, 4 l + 128, 4 l + 256 and so on, which it loads and stores 16 bytes at a time where
-// memory is aligned to that, and one by one elsewhere and in the last, short block.
+// A warp holds one block of values in its registers: lane l has four values in a row at 4
+// l, 4 l + 128, 4 l + 256 and so on, which it loads and stores 16 bytes at a time if memory
+// is aligned to that, and one by one otherwise and in the last, short block.
 //
 // Nothing here may be fused or contracted: --fmad=false, and no fast math.
 #pragma once
@@ -14,12 +14,12 @@ namespace brigade::kernels::cuda {
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;
-// Kernels that add up messages have small blocks of threads: a block makes room for another
-// only when its slowest warp is done.
+// Kernels that sum messages have small thread blocks, because a block makes room for
+// another only when its slowest warp is done.
 constexpr int kReduceThreads = 64;
-// So many warps of a kernel that adds up messages shall fit a multiprocessor: fewer keep
-// too few loads under way, more leave too few registers. `values` is what a warp holds.
-// Each was the quickest of several on an H200.
+// The number of warps of a kernel that sums messages that should fit a multiprocessor:
+// fewer have too few loads under way, more have too few registers. A warp holds `values`
+// values. Each number was the fastest of several on an H200.
 constexpr int warps_at_once(int values, bool residual) {
   return values <= 256 ? 40 : residual ? 24 : 28;
 }
@@ -32,9 +32,9 @@ constexpr std::int32_t kInfBits = 0x7f800000;
 
 __device__ inline float quiet_nan() { return __int_as_float(0x7fc00000); }
 
-// The smallest float >= range / kLevels, the CPU's, without a division: the product with
-// the reciprocal is so near that the answer is its nearest float or the next, and a float
-// times kLevels is exact.
+// The smallest float >= range / kLevels, as on the CPU, without a division: the result is
+// the float nearest to the product with the reciprocal, or the next one, and a float times
+// kLevels is exact.
 template <int kLevels>
 __device__ inline float step_of(double range) {
   static_assert(kLevels < 256);
@@ -44,7 +44,7 @@ __device__ inline float step_of(double range) {
              : nearest;
 }
 
-// t, rounded and held between two whole numbers, plus kRounder.
+// t, rounded and clamped to two whole numbers, plus kRounder.
 template <int kLeast, int kMost>
 __device__ inline float round_within(float t) {
   constexpr std::int32_t zero = 0x4b400000;  // kRounder's bits
@@ -52,16 +52,16 @@ __device__ inline float round_within(float t) {
   return __int_as_float(max(min(bits, zero + kMost), zero + kLeast));
 }
 
-// Divides many values by one, rounded as a division is. With the rounded reciprocal, two
-// corrections are enough (Markstein 1990) wherever none of the steps underflows: then a
-// quotient costs five instructions.
+// Divides many values by one, rounded as a division. With the rounded reciprocal, two
+// corrections are enough (Markstein 1990) if no step underflows: then a quotient costs five
+// instructions.
 struct Divisor {
   float by, reciprocal;
 
   __device__ explicit Divisor(float by) : by(by) {
     reciprocal = by >= 0x1p-90f && by <= 0x1p100f ? __frcp_rn(by) : 0.0f;
   }
-  // Whether divide<true>() may be used, which knows nothing but those corrections.
+  // Whether divide<true>(), which has only those corrections, may be used.
   __device__ bool is_quick() const { return reciprocal != 0.0f; }
   template <bool kQuick>
   __device__ float divide(float x) const {
@@ -72,12 +72,12 @@ struct Divisor {
   }
 };
 
-// Which warp of the grid this is.
+// The number of this warp in the grid.
 __device__ inline std::size_t warp_of_grid() {
   return std::size_t{blockIdx.x} * (blockDim.x / kLanes) + threadIdx.x / kLanes;
 }
 
-// The warp's place: which block, how many values it has.
+// The warp's position: its block, and that block's number of values.
 template <int kValues>
 struct ThreadPosition {
   int lane;
@@ -91,17 +91,17 @@ struct ThreadPosition {
     count = at >= size ? 0 : static_cast<int>(min(size - at, std::size_t{kValues}));
   }
   __device__ bool full() const { return count == kValues; }
-  // Of the lane's i-th value, in the block.
+  // The index in the block of the lane's i-th value.
   __device__ int index(int i) const { return i / 4 * kRow + lane * 4 + i % 4; }
   __device__ bool has(int i) const { return index(i) < count; }
 };
 
-// Where kFull, all of the block is there, and memory is aligned to whole loads.
+// With kFull, the block has all its values, and memory is aligned to whole loads.
 
-// Whether what is read, or written, will be read again soon.
+// Whether memory will be read again soon (kKeep) or not (kStream).
 enum Reading { kStream, kKeep };
 
-// Reads a lane's values; those that are not there become 0.
+// Reads a lane's values; missing ones become 0.
 template <bool kFull, Reading kReading = kStream, int kValues, int kPer = kValues / kLanes>
 __device__ inline void load(const ThreadPosition<kValues>& place, const float* from,
                             float (&to)[kPer]) {
@@ -140,7 +140,7 @@ __device__ inline void store(const ThreadPosition<kValues>& place,
   }
 }
 
-// Codes of one or two bytes, four of them at once: Four is a word of that many.
+// Codes of one or two bytes, handled four at once: Four is a word of four codes.
 template <class Code>
 struct FourCodes;
 template <>
@@ -155,7 +155,7 @@ struct FourCodes<std::uint16_t> {
 template <class Code>
 using FourWord = typename FourCodes<Code>::Word;
 
-// The low byte, or the low two bytes, of each of the four.
+// A word of the low byte, or the low two bytes, of each of the four.
 __device__ inline unsigned word_of_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
@@ -176,7 +176,7 @@ __device__ inline Code code_in(const FourWord<Code> (&words)[kWords], int i) {
   return static_cast<Code>(words[i / 4] >> (8 * sizeof(Code) * (i % 4)));
 }
 
-// Reads a lane's codes, four in a word; those that are not there become 0.
+// Reads a lane's codes, four in a word; missing ones become 0.
 template <class Code, bool kFull, Reading kReading = kStream, int kValues,
           int kWords = kValues / kLanes / 4>
 __device__ inline void load_words(const ThreadPosition<kValues>& place, const Code* from,
@@ -223,7 +223,7 @@ inline bool aligned_to(std::size_t bytes, const void* memory) {
   return reinterpret_cast<std::uintptr_t>(memory) % bytes == 0;
 }
 
-// One warp for each `values` values. `kernel` is called as kernel<<<…>>>(arguments…).
+// Launches one warp for each `values` values, as kernel<<<…>>>(arguments…).
 template <int kBlockThreads = kThreads, class Kernel, class... Arguments>
 int launch(Kernel kernel, std::size_t size, std::size_t values, void* stream,
            Arguments... arguments) {

@@ -1,7 +1,7 @@
-// The part of gloo's names that c10d/ProcessGroupGloo.hpp mentions. LibTorch's wheel ships
-// that header and all of gloo's symbols, but none of gloo's own headers; ProcessGroupGloo
-// keeps gloo's types behind pointers, so declarations are enough. Included by
-// gloo_backend.cpp only.
+// Declares the names of gloo that c10d/ProcessGroupGloo.hpp mentions. LibTorch's wheel
+// ships that header and all of gloo's symbols, but none of gloo's own headers;
+// ProcessGroupGloo keeps gloo's types behind pointers, so declarations are enough. Included
+// by gloo_backend.cpp only.
 #pragma once
 #include <chrono>
 

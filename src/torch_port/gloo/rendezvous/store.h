@@ -1,5 +1,5 @@
-// gloo's rendezvous store as ProcessGroupGloo derives from it; see context.h beside it. The
-// order of the virtual functions is gloo's.
+// gloo's rendezvous store, from which ProcessGroupGloo derives; see context.h. The order of
+// the virtual functions is gloo's.
 #pragma once
 #include <chrono>
 #include <string>
