@@ -56,7 +56,7 @@ endif()
 if(BRIGADE_NCCL_ON)
   add_library(brigade_nccl MODULE src/torch_port/nccl_module.cpp)
   target_compile_features(brigade_nccl PRIVATE cxx_std_20)
-  target_include_directories(brigade_nccl PRIVATE src)
+  target_include_directories(brigade_nccl PRIVATE include src)
   target_include_directories(brigade_nccl SYSTEM PRIVATE ${BRIGADE_CUDA_INCLUDE} ${BRIGADE_NCCL_INCLUDE})
   # LibTorch's CUDA part needs cuDNN and others, which are needed to run, not to build.
   target_link_options(brigade_nccl PRIVATE -Wl,--allow-shlib-undefined)

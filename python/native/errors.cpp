@@ -68,7 +68,9 @@ thread_local std::optional<base::Cause> about_to_be_made;
 void init_error(const py::object& self, const py::args& arguments) {
   py::handle(PyExc_RuntimeError).attr("__init__")(self, *arguments);
   const auto about = std::exchange(about_to_be_made, std::nullopt);
-  if (!about || arguments.size() != 1 || !arguments[0].equal(py::str(about->text))) return;
+  if (!about || arguments.size() != 1) return;
+  const py::object text = arguments[0];
+  if (!text.equal(py::str(about->text))) return;
   if (py::hasattr(self, "kind")) self.attr("kind") = base::name_of(about->kind);
   self.attr("rank") = about->rank;
 }

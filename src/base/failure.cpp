@@ -25,6 +25,7 @@ constexpr std::array kPhrases{
     // others on it get.
     Phrase{"Application timeout caused pair closure", Failure::peer_lost},
     Phrase{"imed out", Failure::timeout},                 // gloo, and sockets of c10d
+    Phrase{"onnect timeout", Failure::timeout},           // gloo
     Phrase{"ait timeout", Failure::timeout},              // TCPStore and HashStore
     Phrase{"imeout waiting for key", Failure::timeout},   // FileStore
     Phrase{"Connection closed by peer", Failure::peer_lost},
@@ -33,7 +34,6 @@ constexpr std::array kPhrases{
     Phrase{"Connection was likely closed", Failure::peer_lost},  // TCPStore
     Phrase{"remote process exited", Failure::peer_lost},         // NCCL
     Phrase{"communicator was aborted", Failure::aborted},        // NCCL
-    Phrase{"Connection refused", Failure::rendezvous},
 };
 // clang-format on
 

@@ -1,6 +1,6 @@
 // Vocabulary. A *set* is the files of one checkpoint: SET.shared.safetensors, written by
 // rank 0, and SET.rank-N.safetensors, a *shard* of each rank that has parts of its own. The
-// *manifest* names the set that counts; to rename it into place is to commit.
+// *manifest* names the set that counts; renaming the manifest into place is the commit.
 #include "brigade/checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ std::vector<std::string> names_of(std::span<const CheckpointPart> parts, bool pe
   return names;
 }
 
-// What `mine` gives on every rank, by rank. Where it throws on one, all throw.
+// Returns every rank's result of `mine`, by rank. If it throws on one rank, all throw.
 std::vector<std::string> check_same(const ProcessGroup& group, const std::string& what,
                                     const std::function<std::string()>& mine) {
   std::string text;
@@ -65,8 +65,8 @@ std::vector<std::string> check_same(const ProcessGroup& group, const std::string
 
 // ---- saving -----------------------------------------------------------------------------
 
-// The lines that a rank has sent. Whoever reaches the store can write there: what is not as
-// we write it must not become a path or a manifest.
+// Reads the lines that a rank has sent. Anyone who reaches the store can write there, so
+// text that a rank would not write must not become a path or a manifest.
 std::vector<std::string> lines_from(int rank, const std::string& text, size_t count) {
   std::vector<std::string> lines = lines_of(text);
   if (lines.size() != count)
@@ -75,7 +75,7 @@ std::vector<std::string> lines_from(int rank, const std::string& text, size_t co
   return lines;
 }
 
-// Equal on all ranks; throws when their steps are not.
+// Returns the same name on all ranks; throws if their steps differ.
 std::string agree_on_set(const std::string& folder, int64_t step,
                          const ProcessGroup& group) {
   const auto all = check_same(group, "saving a checkpoint", [&]() -> std::string {
@@ -107,7 +107,7 @@ void add(SafetensorsFile& file, const std::string& part, PartState state) {
     file.metadata[part + "/" + key] = std::move(value);
 }
 
-// Gives the checksums of this rank's shard and, on rank 0, of the shared file.
+// Returns the checksums of this rank's shard and, on rank 0, of the shared file.
 std::string write_mine(const std::string& folder, const std::string& set, int rank,
                        std::span<const CheckpointPart> parts) {
   SafetensorsFile shared;
@@ -120,7 +120,7 @@ std::string write_mine(const std::string& folder, const std::string& set, int ra
       add(shared, part.name, std::move(state));
     }
   }
-  // Which set it belongs to makes the checksum of each file its own.
+  // The set's name makes each file's checksum unique to the set.
   shared.metadata["set"] = shard.metadata["set"] = set;
   std::string checksums;
   if (names_of(parts, true).empty()) {
@@ -132,19 +132,19 @@ std::string write_mine(const std::string& folder, const std::string& set, int ra
   return checksums;
 }
 
-// Writes every rank's files of the set, and gives their checksums by rank.
+// Writes every rank's files of the set, and returns their checksums by rank.
 std::vector<std::string> write_set(const std::string& folder, const std::string& set,
                                    const ProcessGroup& group,
                                    std::span<const CheckpointPart> parts) {
   try {
     return check_same(group, "writing a checkpoint", [&] {
-      // Now, because a process that had the folder before has given it back.
+      // It claims only now: a process that had the folder before has given it back.
       if (group.rank() == 0) checkpoint::claim_folder(folder);
       return write_mine(folder, set, group.rank(), parts);
     });
   } catch (const CheckpointError&) {
-    // A rank has failed and every rank knows it: nobody will commit. After any other error
-    // rank 0 may have got every rank's word, and commit.
+    // A rank has failed and every rank knows it, so nobody will commit. After any other
+    // error rank 0 may have heard from every rank, and commit.
     std::error_code error;
     fs::remove(shard_path(folder, set, group.rank()), error);
     if (group.rank() == 0) fs::remove(shared_path(folder, set), error);
@@ -152,8 +152,8 @@ std::vector<std::string> write_set(const std::string& folder, const std::string&
   }
 }
 
-// What of other sets a folder still has: of older checkpoints, and of those that never came
-// to their commit. What can't be removed now is tried again after the next save.
+// Removes files of other sets: of older checkpoints, and of those never committed. Files
+// that can't be removed now are tried again after the next save.
 void remove_other_sets(const std::string& folder, const std::string& set) {
   std::error_code error;
   std::vector<fs::path> others;
@@ -210,7 +210,7 @@ void check_part_is_there(const std::string& folder, const Manifest& manifest,
              : ""));
 }
 
-// The shards this rank needs: its own, or, at another number of ranks, all.
+// Reads the shards this rank needs: its own or, at another number of ranks, all.
 std::vector<SafetensorsFile> read_shards(const std::string& folder,
                                          const Manifest& manifest,
                                          const ProcessGroup& group) {
@@ -252,7 +252,7 @@ std::vector<Change> prepare(const std::string& folder, const Manifest& manifest,
   return changes;
 }
 
-// The manifest that all ranks see; none when no rank sees one.
+// Returns the manifest that all ranks see; none when no rank sees one.
 std::optional<Manifest> agree_on_manifest(const std::string& folder,
                                           const ProcessGroup& group) {
   std::optional<Manifest> manifest;
@@ -292,9 +292,9 @@ void save_checkpoint(const std::string& folder, int64_t step, const ProcessGroup
   check_parts(parts);
   const std::string set = agree_on_set(folder, step, group);
   const auto checksums = write_set(folder, set, group, parts);
-  // From here on nothing is removed except by who has committed: a rank that learns nothing
-  // of the commit, because its time limit has passed, cannot know that there will be none.
-  // What stays of a set that was never committed goes with the next save.
+  // From here on only the rank that committed removes anything: a rank that does not learn
+  // of the commit, because its time limit has passed, cannot know that there is none. The
+  // next save removes files of a set that was never committed.
   check_same(group, "committing a checkpoint", [&]() -> std::string {
     if (group.rank() == 0) commit(folder, set, step, parts, checksums);
     return {};

@@ -15,12 +15,11 @@
 namespace brigade::checkpoint {
 namespace {
 
-// A POSIX record lock belongs to the process, ends with it however it ends, is not
-// inherited by what it forks, and holds between hosts on NFS. So there is one list of them
-// a process.
+// A POSIX record lock belongs to the process, ends with it in any case, is not inherited by
+// forked children, and holds between hosts on NFS. So each process has one list of locks.
 struct Claims {
   std::mutex lock;
-  std::map<std::pair<dev_t, ino_t>, int> descriptors;  // by the lock's file
+  std::map<std::pair<dev_t, ino_t>, int> descriptors;  // by the lock's device and inode
 };
 Claims& claims() {
   static Claims all;
@@ -35,7 +34,7 @@ std::string this_process() {
   return "process " + std::to_string(::getpid()) + " on " + host;
 }
 
-// A file system without locks must not keep anybody from saving.
+// A file system without locks must not prevent saving.
 bool has_no_locks(int error) {
   return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
@@ -63,7 +62,7 @@ void claim_folder(const std::string& folder) {
   const std::lock_guard guard(all.lock);
   struct stat about {};
   const std::string path = lock_path(folder);
-  // Opening and closing it once more would end the lock that is there.
+  // Opening and closing the file once more would release the lock.
   if (::stat(path.c_str(), &about) == 0 &&
       all.descriptors.contains({about.st_dev, about.st_ino})) {
     return;

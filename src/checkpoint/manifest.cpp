@@ -44,7 +44,7 @@ std::string fresh_set_name(int64_t step) {
 
 bool is_set_name(std::string_view text) {
   static const std::regex kName(R"(step--?\d{1,20}-[0-9a-f]{16})");
-  // A regular expression takes the stack that a long text needs.
+  // A long text would exhaust the stack of a regular expression.
   return text.size() <= 64 && std::regex_match(text.begin(), text.end(), kName);
 }
 
@@ -86,7 +86,7 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
 std::optional<Manifest> read_manifest(const std::string& folder) {
   const std::string path = manifest_path(folder);
   std::error_code error;
-  // Not what a symbolic link leads to: one to nothing is no folder without a checkpoint.
+  // This does not follow a symbolic link: a dangling one is not an empty folder.
   const fs::file_status status = fs::symlink_status(path, error);
   if (status.type() == fs::file_type::not_found) return std::nullopt;
   if (error) throw CheckpointError(path + ": cannot look for it: " + error.message());

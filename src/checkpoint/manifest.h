@@ -22,22 +22,22 @@ struct Manifest {
 std::string shared_path(const std::string& folder, const std::string& set);
 std::string shard_path(const std::string& folder, const std::string& set, int rank);
 
-// Never the name of a set that is there: a step may be saved twice.
+// Never returns the name of a set that is there: a step may be saved twice.
 std::string fresh_set_name(int64_t step);
-// Whether fresh_set_name() can have given it: nothing else may become part of a path.
+// Whether fresh_set_name() can have made it: no other text may become part of a path.
 bool is_set_name(std::string_view text);
-// The set that a file of this name belongs to, complete or not; none if it is of no set.
+// Returns the set that a file of this name belongs to, complete or not; none if to none.
 std::optional<std::string> set_of_file(const std::string& name);
 
-// Renames it into place. Throws CheckpointError.
+// Writes the manifest and renames it into place. Throws CheckpointError.
 void write_manifest(const std::string& folder, const Manifest& manifest);
-// None when there is none. Throws CheckpointError when there is one that cannot be used.
+// Returns none when there is none. Throws CheckpointError when it cannot be used.
 std::optional<Manifest> read_manifest(const std::string& folder);
-// What a manifest's metadata say; `path` is for the texts of CheckpointErrors.
+// Reads a manifest's metadata; `path` is for the texts of CheckpointErrors.
 Manifest parse_manifest(const std::string& path,
                         const std::map<std::string, std::string>& metadata);
 
-// Every line of `text` ends with '\n'; what follows the last is left out.
+// Every line of `text` ends with '\n'; text after the last is left out.
 std::vector<std::string> lines_of(const std::string& text);
 std::string join(const std::vector<std::string>& lines);
 

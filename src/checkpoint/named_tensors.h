@@ -1,4 +1,4 @@
-// The tensors of a model by name, and how two of one name are compared.
+// The tensors of a model by name, and the comparison of two of one name.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -15,7 +15,7 @@ namespace brigade {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// In the order of definition; one that several layers share has its first name only.
+// Lists tensors in the order of definition; a shared one has its first name only.
 template <class Items>
 void add_named(NamedTensors& out, std::set<const c10::TensorImpl*>& seen,
                const Items& items) {

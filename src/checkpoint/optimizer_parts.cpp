@@ -31,7 +31,7 @@ std::string state_prefix(const std::string& parameter) {
   return "state/" + parameter + "/";
 }
 
-// The names of each group's parameters, in order.
+// Returns the names of each group's parameters, in order.
 std::vector<std::vector<std::string>> names_in(Optimizer& optimizer,
                                                torch::nn::Module& model) {
   std::map<const void*, std::string> names;
@@ -130,13 +130,12 @@ CheckpointPart optimizer_part(torch::optim::Optimizer& optimizer, torch::nn::Mod
 
 }  // namespace brigade
 
-// What brigade's own optimizers keep is by parameter name already.
+// Brigade's own optimizers keep their state by parameter name already.
 
 namespace brigade {
 namespace {
 
-// A state with more than the model has parameters for is of another model: what it lacks
-// here would be lost without a word.
+// State of parameters that the model lacks is of another model; it would be lost silently.
 void check_nothing_left(const PartState& saved, const NamedTensors& parameters) {
   std::set<std::string> known;
   for (const auto& [name, parameter] : parameters) known.insert(name);
@@ -178,7 +177,7 @@ void for_each_field(State& state, Visitor&& visit) {
   visit("growth_tracker", state.growth_tracker);
 }
 
-// The shortest text that reads back as the same number.
+// Writes the shortest text that reads back as the same number.
 template <class Number>
 std::string text_of(Number value) {
   char text[64];
@@ -247,7 +246,7 @@ namespace {
 
 constexpr const char* kStep = "step";
 
-// A part that holds a count only.
+// Makes a part that holds only a count.
 CheckpointPart count_part(std::string name, std::function<int64_t()> get,
                           std::function<void(int64_t)> set) {
   CheckpointPart part{.name = std::move(name)};
@@ -269,7 +268,7 @@ CheckpointPart count_part(std::string name, std::function<int64_t()> get,
   return part;
 }
 
-// Here it is the checkpoint's fault if a state is refused.
+// Turns a refused state into the checkpoint's fault.
 template <class Read>
 std::function<void()> checked(Read read) try {
   return read();

@@ -85,7 +85,7 @@ struct SamplerPlace {
   uint64_t epoch = 0, position = 0;
 };
 
-// Where a rank that has `here` samples goes on.
+// Returns where a rank that has `here` samples continues.
 SamplerPlace sampler_place(size_t here, const SavedPart& saved) {
   const PartState& state = saved.states.at(0);
   const uint64_t epoch = count_of(state, "epoch");
@@ -102,7 +102,7 @@ SamplerPlace sampler_place(size_t here, const SavedPart& saved) {
   return {epoch, position};
 }
 
-// Of a DistributedSampler or a DataLoader.
+// Saves the position of a DistributedSampler or a DataLoader.
 template <class Source>
 PartState save_place(const Source& source) {
   PartState state;
@@ -114,7 +114,7 @@ PartState save_place(const Source& source) {
 
 // ---- random -----------------------------------------------------------------------------
 
-// By name: of the CPU, and of each CUDA device that this process uses.
+// The generators by name: the CPU's, and those of the CUDA devices that this process uses.
 std::map<std::string, at::Generator> generators() {
   std::map<std::string, at::Generator> all{{"cpu", at::detail::getDefaultCPUGenerator()}};
   if (!at::hasCUDA()) return all;
@@ -257,8 +257,8 @@ std::vector<std::vector<std::string>> buckets_of(const std::string& text) try {
 CheckpointPart bucket_part(DdpCore& core) {
   CheckpointPart part{.name = checkpoint::kBucketPart};
   part.save = [&core] {
-    // After the first iteration the Reducer makes its buckets anew, in the next forward
-    // pass: a run that resumes here must begin with those that this run will go on with.
+    // The Reducer would rebuild its buckets in the forward pass after the first iteration.
+    // A resumed run must begin with the same buckets as this run continues with.
     core.rebuild_buckets();
     PartState state;
     state.values["layout"] = checkpoint::text_of(core.logging_data().bucket_parameters);

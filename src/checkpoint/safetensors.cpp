@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// A file under its name. Throws CheckpointError that begins with it.
+// An open file and its name. Throws CheckpointError that begins with the name.
 class NamedFile {
  public:
   explicit NamedFile(const std::string& path)
@@ -62,14 +62,14 @@ std::string read_text(const NamedFile& file) {
   file.read(sizeof length, text.data(), length);
   if (text[0] != '{')
     file.fail("not a safetensors file: its header does not begin with '{'");
-  // JSON's parser takes it for the end of the text, and would pass over what follows.
+  // JSON's parser takes a NUL for the end of the text, and would skip the rest.
   if (const size_t nul = text.find('\0'); nul != std::string::npos)
     file.fail("corrupt: its header has a zero byte at byte " +
               std::to_string(sizeof length + nul) + " of the file");
   return text;
 }
 
-// JSON's own parser takes the last of two equal keys, without a word.
+// JSON's own parser silently takes the last of two equal keys.
 json parse(const NamedFile& file, const std::string& text) {
   constexpr int kDeepest = 3;  // header, entry, shape
   std::vector<std::set<std::string>> keys;
@@ -86,7 +86,7 @@ json parse(const NamedFile& file, const std::string& text) {
   try {
     return json::parse(text, watch);
   } catch (const json::parse_error& error) {
-    // It counts from 1.
+    // Its byte numbers count from 1.
     file.fail("corrupt: its header is not valid JSON at byte " +
               std::to_string(sizeof(uint64_t) + error.byte - 1) +
               " of the file: " + error.what());
@@ -133,7 +133,7 @@ void check_header_hash(const NamedFile& file, const std::string& text, Checksums
 }
 
 uint64_t whole_number(const NamedFile& file, const std::string& what, const json& value) {
-  // 2^62: sums of two do not overflow.
+  // The limit is 2^62, so that sums of two do not overflow.
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{1} << 62)
     file.fail("corrupt: " + what + " is " + value.dump() + ", which is no possible size");
   return value.get<uint64_t>();
@@ -153,7 +153,7 @@ Entry entry_of(const NamedFile& file, const std::string& name, const json& value
   entry.dtype = *dtype;
   entry.begin = whole_number(file, what + "'s begin", value["data_offsets"][0]);
   entry.end = whole_number(file, what + "'s end", value["data_offsets"][1]);
-  // A tensor without elements has strides all the same: they must not overflow either.
+  // The strides of a tensor without elements must not overflow either.
   uint64_t bytes = c10::elementSize(entry.dtype);
   uint64_t extent = bytes;
   for (const json& size : value["shape"]) {
@@ -171,7 +171,7 @@ Entry entry_of(const NamedFile& file, const std::string& name, const json& value
   return entry;
 }
 
-// One tensor after the other, from the first byte of the data to the last of the file.
+// Checks that the tensors fill the data in order, from the first byte to the last.
 void check_layout(const NamedFile& file, Header& header) {
   std::sort(header.entries.begin(), header.entries.end(),
             [](const Entry& a, const Entry& b) {
@@ -216,7 +216,7 @@ Header header_of(const NamedFile& file, Checksums checksums) {
   return header;
 }
 
-// "tensor 'w', bytes 96 to 108 of the file,".
+// Gives "tensor 'w', bytes 96 to 108 of the file,".
 std::string place_of(const Header& header, const Entry& entry) {
   return "tensor '" + entry.name + "', bytes " +
          std::to_string(header.data_begin + entry.begin) + " to " +

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// The ending of the file that a killed process leaves; the next save takes it away.
+// The suffix of the file that a killed process leaves; the next save removes it.
 constexpr const char* kPartial = ".partial";
 
 struct Stored {
@@ -35,7 +35,7 @@ Stored stored(const std::string& name, const at::Tensor& tensor) {
   return {name, tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()};
 }
 
-// Wide elements first, so that each tensor lies at a multiple of its element size.
+// Puts wide elements first, so that each tensor begins at a multiple of its element size.
 std::vector<Stored> in_order(const std::map<std::string, at::Tensor>& tensors) {
   std::vector<Stored> all;
   for (const auto& [name, tensor] : tensors) all.push_back(stored(name, tensor));

@@ -103,7 +103,7 @@ class Int8Codec final : public Codec {
                                     out.data(), out.size(), add, cuda.stream);
   }
   int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
-                  const kernels::Reduction& reduction) const override {
+                  const kernels::OwnerStep& reduction) const override {
     return cuda.kernels.reduce_int8(messages, reduction, cuda.stream);
   }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor& residual,
@@ -179,7 +179,7 @@ class AffineCodec final : public Codec {
                   codes.data(), out.data(), out.size(), add, cuda.stream);
   }
   int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
-                  const kernels::Reduction& reduction) const override {
+                  const kernels::OwnerStep& reduction) const override {
     if (block_ > 0) return cuda.kernels.reduce_affine(messages, reduction, cuda.stream);
     return cuda.kernels.reduce_affine_whole(
         messages, reduction, scratch_on(cuda).mutable_data_ptr(), cuda.stream);

@@ -28,7 +28,7 @@ namespace brigade {
 struct OnCuda;
 namespace kernels {
 struct Messages;
-struct Reduction;
+struct OwnerStep;
 }  // namespace kernels
 
 // How a codec computes. `by_device` is for everyone: kernels for CPU tensors, for CUDA
@@ -152,7 +152,7 @@ class Codec {
   virtual bool has_cuda_kernels() const { return true; }
   // reduce() on a CUDA device, all in one pass.
   virtual int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
-                          const kernels::Reduction& reduction) const = 0;
+                          const kernels::OwnerStep& reduction) const = 0;
   virtual void encode_aten(const at::Tensor& values, float scale,
                            const at::Tensor& residual, const at::Tensor& headers,
                            const at::Tensor& codes) const = 0;

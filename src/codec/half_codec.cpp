@@ -43,7 +43,7 @@ class HalfCodec final : public Codec {
                               out.data(), out.size(), add, cuda.stream);
   }
   int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
-                  const kernels::Reduction& reduction) const override {
+                  const kernels::OwnerStep& reduction) const override {
     return cuda.kernels.reduce_half(half_, messages, reduction, cuda.stream);
   }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor&,

@@ -53,7 +53,7 @@ class Int4Codec final : public Codec {
                                     codes.data(), out.data(), out.size(), add, cuda.stream);
   }
   int reduce_cuda(const OnCuda& cuda, const kernels::Messages& messages,
-                  const kernels::Reduction& reduction) const override {
+                  const kernels::OwnerStep& reduction) const override {
     return cuda.kernels.reduce_int4(messages, reduction, cuda.stream);
   }
   void encode_aten(const at::Tensor& values, float scale, const at::Tensor& residual,

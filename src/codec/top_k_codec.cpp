@@ -86,7 +86,7 @@ class TopKCodec final : public Codec {
     throw Error("codec topk has no CUDA kernel");
   }
   int reduce_cuda(const OnCuda&, const kernels::Messages&,
-                  const kernels::Reduction&) const override {
+                  const kernels::OwnerStep&) const override {
     throw Error("codec topk has no CUDA kernel");
   }
 

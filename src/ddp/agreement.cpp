@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-// One line a thing: what it is called, and all that must be equal.
+// Each line names a thing and lists all of it that must be equal.
 std::string describe(const DdpModel& model, const DdpOptions& options) {
   std::string lines;
   auto add = [&](const std::string& what, const std::string& value) {
@@ -52,7 +52,7 @@ std::string list(const std::vector<int>& ranks) {
 
 void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
                               const ProcessGroup& group, const std::string& refusal) {
-  // A rank that refuses says so: the others need not wait for it.
+  // A rank that refuses reports it here, so that the others need not wait for it.
   const auto refusals = group.gather_texts("ddp model", refusal);
   if (!refusal.empty()) return;
   std::vector<int> refused;
@@ -69,12 +69,12 @@ void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
 
 }  // namespace brigade
 
-// The check for ranks that drift apart.
+// The check that the replicas stay equal.
 
 namespace brigade {
 namespace {
 
-// Collective. The numbers of every rank, by rank.
+// Collective. Returns every rank's numbers, by rank.
 std::vector<std::vector<int64_t>> gather(c10d::ProcessGroup& group,
                                          const at::Device& device,
                                          const std::vector<int64_t>& mine) {

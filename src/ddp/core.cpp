@@ -37,7 +37,7 @@ torch_port::ReducerOptions reducer_options(const DdpOptions& options) {
   return out;
 }
 
-// Buckets of names as indices into `names`. Throws unless each of these is there once.
+// Turns buckets of names into indices into `names`. Throws unless each occurs once.
 std::vector<std::vector<size_t>> bucket_indices(
     const std::vector<std::vector<std::string>>& by_name,
     const std::vector<std::string>& names) {
@@ -83,7 +83,7 @@ DdpModel without_ignored(DdpModel model, const std::set<std::string>& ignored) {
     std::erase_if(buffers, [&](const auto& b) { return ignored.contains(b.first); });
     return buffers;
   };
-  // No buffers at all is the common case: then no pass need ask.
+  // Having no buffers at all is the common case; then no pass need ask for them.
   model.buffers = nullptr;
   if (!kept().empty()) model.buffers = std::move(kept);
   return model;
@@ -98,7 +98,7 @@ std::vector<std::string> trained_names(const DdpModel& model, const DdpOptions& 
   return names;
 }
 
-// CUDA's kernels take statistics of float's precision beside halves.
+// CUDA's kernels keep statistics in float beside half-precision values.
 void check_batch_norms(const DdpModel& model, const MixedPrecision& dtypes) {
   const bool halves =
       dtypes.param_dtype == at::kHalf || dtypes.param_dtype == at::kBFloat16;
@@ -112,7 +112,7 @@ void check_batch_norms(const DdpModel& model, const MixedPrecision& dtypes) {
                              *dtypes.param_dtype, "; set buffer_dtype to that too"));
 }
 
-// Why this rank cannot train its model; empty: it can.
+// Says why this rank cannot train its model; empty: it can.
 std::string refusal_of(const DdpModel& model, const DdpOptions& options) try {
   reducer_options(options);
   if (options.mixed_precision) check(*options.mixed_precision);
@@ -205,7 +205,7 @@ void DdpCore::State::drop_low_precision() noexcept try {
   restore_full_precision();
 } catch (const std::exception&) {
   // The error is about a parameter that was changed in between. All parameters have their
-  // data back, and the caller has a worse error under way or is done with the model.
+  // own data back. The caller has a worse error already, or needs the model no more.
 }
 
 bool DdpCore::State::hooks_in_place() const {
@@ -235,8 +235,8 @@ void DdpCore::State::prepare_forward() {
   check_same_layout();
 }
 
-// On a device backward() does not wait for its collectives: that the hook of another rank
-// has failed, and the group is broken, may show here first.
+// On a device backward() does not wait for its collectives. So the failure of another
+// rank's hook, or a broken group, may show here first.
 void DdpCore::State::meet_before_forward() try {
   prepare_forward();
   if (has_buffers_to_sync()) broadcast_buffers(joining ? agree_on_root(true) : 0);
@@ -255,9 +255,8 @@ void DdpCore::State::prepare_backward(const std::vector<at::Tensor>& results) tr
   throw_missing_gradients(quoted(names, missing));
 }
 
-// The accumulators of gradients run on the stream that was current when the model was
-// wrapped; where that is another one than is being recorded, LibTorch breaks the recording
-// before the backward pass comes to a hook.
+// Gradient accumulators run on the stream that was current when the model was wrapped. If
+// another one is being recorded, LibTorch breaks the recording before a hook runs.
 void DdpCore::State::refuse_capture() const {
   const auto on_device = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
   if (std::ranges::none_of(trained, on_device) || !torch_port::is_capturing()) return;
@@ -310,8 +309,8 @@ DdpCore::~DdpCore() {
 
 void DdpCore::before_forward() {
   State& s = *state_;
-  if (!at::GradMode::is_enabled()) {  // inference: no rank need hear of it
-    // Copies that wait for a backward pass serve here too.
+  if (!at::GradMode::is_enabled()) {  // inference: other ranks need not know
+    // Low-precision copies that wait for a backward pass are used here too.
     s.restore_after_forward = s.low_precision && !s.low_precision->lowered();
     if (s.restore_after_forward) s.low_precision->lower(s.model);
     return;
@@ -337,7 +336,7 @@ void DdpCore::cast_arguments(const std::vector<at::Tensor*>& tensors) const {
 }
 
 void DdpCore::forward_failed() noexcept {
-  // Copies that wait for a backward pass do so still.
+  // Low-precision copies that wait for a backward pass keep waiting.
   const bool mine = std::exchange(state_->restore_after_forward, false);
   if (at::GradMode::is_enabled() || mine) state_->drop_low_precision();
 }
@@ -475,8 +474,7 @@ bool DdpCore::trains(const at::Tensor& tensor) const {
   return state_->parameter_names->knows(tensor);
 }
 
-// ---- ModelHandle
-// ------------------------------------------------------------------------------
+// ---- ModelHandle -----------------------------------------------------------------------
 
 DdpCore::ModelHandle DdpCore::handle() const { return ModelHandle(state_); }
 

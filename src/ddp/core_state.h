@@ -1,4 +1,4 @@
-// What a DdpCore points at. For the files of this folder only.
+// The state behind a DdpCore. For the files of this folder only.
 #pragma once
 #include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -17,14 +17,13 @@
 namespace brigade {
 
 struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
-  DdpModel model;  // without what is ignored
+  DdpModel model;  // without the ignored tensors
   DdpOptions options;
   ProcessGroup group;
-  // Over `group`: what collectives without a hook run in. Empty where there is nothing to
-  // watch.
+  // Wraps `group` for collectives outside hooks. It is empty if there is nothing to watch.
   std::unique_ptr<engine::TimedGroup> watched;
 
-  // The parameters that need gradients: by the Reducer's index, and back.
+  // The parameters that need gradients, by the Reducer's index.
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
   std::vector<bool> sparse;
@@ -34,56 +33,55 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
   std::vector<int64_t> initial_bucket_bytes;
-  // The nodes that the Reducer has put its hooks on; it keeps them alive.
+  // The nodes on which the Reducer has put its hooks; the Reducer keeps them alive.
   std::vector<const torch::autograd::Node*> accumulators;
   bool hooks_removed = false;
 
-  // The hook that is set, if any, the engine that runs it, and the group it was given, if
-  // any. The engine goes with its group; a Reducer takes a hook once only.
+  // The hook, the engine that runs it and the group that the hook was given, if any. The
+  // engine goes with its group; a Reducer takes a hook only once.
   std::shared_ptr<Hook> hook;
   std::shared_ptr<engine::Engine> engine;
   ProcessGroup hook_group;
-  // What the caller set as a hook; `hook` is it, with mixed precision in another dtype,
-  // with in_backward what steps behind it.
+  // The hook that the caller set. `hook` wraps it: with mixed precision in another dtype,
+  // with in_backward in what steps afterwards.
   std::shared_ptr<Hook> callers_hook;
   std::shared_ptr<InBackward> in_backward;
-  std::unordered_set<const c10::TensorImpl*> stepped;  // its parameters
+  std::unordered_set<const c10::TensorImpl*> stepped;  // the parameters of in_backward
   const std::shared_ptr<engine::ReducerHook> reducer_hook =
       std::make_shared<engine::ReducerHook>();
-  // Whether the last pass that synchronises reduces all there is, see HookPass.
+  // Whether the last pass that synchronises reduces all gradients; see HookPass.
   bool pass_complete = true;
-  // Noted by engines that are gone, and whether the present one notes.
+  // The trace of engines that are gone, and whether the present engine records one.
   std::vector<TraceEvent> trace;
   bool tracing = false;
   // Whether all ranks are known to have the same hook.
   bool hook_agreed = false;
-  // Passes since the replicas were compared.
+  // The number of passes since the replicas were compared.
   int64_t unchecked_passes = 0;
 
   bool gradient_sync = true;
-  // Whether this pass begins with the broadcast of buffers: not after a pass that only
-  // accumulated, because the ranks' buffers must stay as they are until all are done.
+  // Whether this pass begins with the broadcast of buffers. It does not after a pass that
+  // only accumulated: the ranks' buffers must stay as they are until all are done.
   bool buffer_sync = true;
-  // A static graph's first pass reduces all buckets at its end. It does so inside of
-  // no_sync too: the Reducer counts the uses of each parameter until its first reduction,
-  // so that must come after one pass. What later passes accumulate is not disturbed: the
-  // mean of a mean is itself.
+  // A static graph's first pass reduces all buckets at its end, inside of no_sync too: the
+  // Reducer counts the uses of each parameter until its first reduction, so that must come
+  // after one pass. Later accumulation is not disturbed: the mean of a mean is itself.
   std::atomic<bool> static_first_pass_done{false};
 
-  // With mixed precision: the copies, and whether they go when this forward pass ends.
+  // Mixed precision: the copies, and whether they are dropped when this forward pass ends.
   std::shared_ptr<LowPrecision> low_precision;
   bool restore_after_forward = false;
 
   struct Joining {
     JoinOptions options;
-    // In flight during the pass that made it; nobody waits for it here.
+    // It is in flight during the pass that made it; nobody waits for it here.
     c10::intrusive_ptr<c10d::Work> notice = nullptr;
     bool missed_static_first_pass = false;
   };
   std::optional<Joining> joining;
 
   bool static_first_pass() const { return options.static_graph && !static_first_pass_done; }
-  // Whether the backward pass that follows synchronises.
+  // Whether the next backward pass synchronises.
   bool syncs() const { return gradient_sync || static_first_pass(); }
   bool searches_graph() const {
     return options.find_unused_parameters && !options.static_graph;
@@ -97,14 +95,14 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   at::Device device() const { return trained.front().device(); }
 
   void make_reducer();
-  // With these buckets, of names, at first; none: as the Reducer makes them.
+  // Begins with these buckets of names; with none, as the Reducer makes them.
   void make_reducer(const std::vector<std::vector<std::string>>& buckets);
-  // The model's tensors are its own again, should low-precision copies stand in for them.
+  // Gives the model's tensors their own data back if low-precision copies replace it.
   void restore_full_precision();
   void drop_low_precision() noexcept;
   // hooking.cpp
   std::shared_ptr<Hook> around(std::shared_ptr<Hook> callers) const;
-  void make_engine(const std::string& name = "");  // empty: a new one
+  void make_engine(const std::string& name = "");  // empty: a new name
   void close_engine();
   void register_hook();
   void check_same_hook();
@@ -112,15 +110,13 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void check_same_engine();
   void before_bucket(const c10d::GradBucket& bucket);
   void drop_what_is_in(const c10d::GradBucket& bucket);
-  // replicas.cpp: called in each pass that synchronises.
+  // agreement.cpp: called in each pass that synchronises.
   void check_replicas();
-  // Whether backward() will find the Reducer's hooks. Tensor::set_, which torch::load uses,
-  // and to(dtype) give a parameter another accumulator, and gradients would silently stay
-  // local.
+  // Whether backward() will find the Reducer's hooks. Tensor::set_ (as in torch::load) and
+  // to(dtype) give a parameter another accumulator; gradients would silently stay local.
   bool hooks_in_place() const;
   void refuse_capture() const;
-  // Calls into the Reducer; its complaint about missing gradients gets the parameters'
-  // names.
+  // Calls into the Reducer; its error about missing gradients gets the parameters' names.
   void prepare_forward();
   void meet_before_forward();
   void prepare_backward(const std::vector<at::Tensor>& results);
@@ -130,33 +126,33 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void broadcast_model(int root) const;
   void broadcast_buffers(int root) const;
 
-  // join.cpp: what a pass adds to tell the ranks that have ended.
+  // join.cpp: sends what the ranks that have ended need to know of a pass.
   void announce_pass();
   void announce_gradient_sync();
-  // The largest rank that is a candidate; -1: none is.
+  // Returns the largest rank that is a candidate; -1: none is.
   int agree_on_root(bool candidate) const;
   at::Tensor sum_over_ranks(at::Tensor tensor) const;
-  // With throw_on_early_termination active ranks ask, and ended ones tell, who has ended.
+  // With throw_on_early_termination, active ranks ask which ranks have ended; those answer.
   at::Tensor ended_ranks(bool self) const;
-  // The collectives of one pass of the active ranks, without its computation.
+  // Runs the collectives of an active rank's pass, without its computation.
   void shadow_pass();
 };
 
 // Collective. Throws MismatchError on every rank unless all have equal models and options.
-// `refusal`: why this rank does not take its own model; empty: it does. Then the others
-// throw too, and the caller throws itself.
+// `refusal` says why this rank does not take its own model (empty: it does). Then the
+// others throw too, and the caller throws itself.
 void verify_same_on_all_ranks(const DdpModel& model, const DdpOptions& options,
                               const ProcessGroup& group, const std::string& refusal);
 
-// For what LibTorch throws when a model's own collectives or its Reducer fail: an Error
-// that says where, without a stack trace.
+// Turns what LibTorch throws when a model's own collectives or its Reducer fail into an
+// Error that says where it happened, without a stack trace.
 [[noreturn]] void throw_ours(const char* what, const ProcessGroup& group,
                              const c10::Error& error);
 
 // Replaces each of `results` that has a graph by an equal tensor behind one common node.
-// When backward() comes to that node, it calls `at_backward` first, then goes on behind all
-// results, those that the loss did not use too. So every parameter's accumulator runs, and
-// no bucket waits for a result that the loss did not use.
+// When backward() reaches that node, it calls `at_backward`, then continues behind all
+// results, also those that the loss did not use. So every parameter's accumulator runs, and
+// no bucket waits for an unused result.
 void join_results(const std::vector<at::Tensor*>& results,
                   std::function<void()> at_backward);
 

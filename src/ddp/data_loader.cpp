@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// What was made, or why not; neither: the end of an epoch.
+// A batch, or the error that prevented it; with neither, the epoch has ended.
 struct Prepared {
   std::uint64_t epoch_after = 0;
   std::size_t position_after = 0;
@@ -43,7 +43,7 @@ class DataLoaderBase::State {
   std::shared_ptr<void> take() {
     Prepared prepared = options_.prefetch == 0 ? prepare() : wait_for_one();
     if (prepared.failed) {
-      // The place stays, so that the same batch is tried again.
+      // The position stays, so that the same batch is tried again.
       seek(epoch_, position_);
       std::rethrow_exception(prepared.failed);
     }
@@ -75,7 +75,7 @@ class DataLoaderBase::State {
     return left == 0 || (options_.drop_last && left < options_.batch_size);
   }
 
-  // The sampler is ahead of the training loop; only who prepares touches it.
+  // The sampler is ahead of the training loop; only the preparing thread touches it.
   Prepared prepare() {
     if (epoch_is_over()) {
       sampler_.set_epoch(sampler_.epoch() + 1);
@@ -120,7 +120,7 @@ class DataLoaderBase::State {
   void work_ahead() {
     std::unique_lock lock(mutex_);
     for (bool failed = false; !failed;) {
-      // Without a limit: the training loop may take any time for a step.
+      // There is no time limit: the training loop may take any time for a step.
       changed_.wait(lock,
                     [this] { return stopping_ || ready_.size() < options_.prefetch; });
       if (stopping_) return;
@@ -147,9 +147,9 @@ class DataLoaderBase::State {
   DistributedSampler sampler_;
   const Make make_;
   const DataLoaderOptions options_;
-  std::uint64_t epoch_ = 0;  // of the training loop, as position_
+  std::uint64_t epoch_ = 0;  // the training loop's, as is position_
   std::size_t position_ = 0;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Prepared> ready_;
   bool stopping_ = false;

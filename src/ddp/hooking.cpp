@@ -1,4 +1,4 @@
-// How a hook comes to the Reducer.
+// Connects a hook to the Reducer.
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ void DdpCore::State::make_engine(const std::string& name) {
   close_engine();
   const ProcessGroup& over = hook_group ? hook_group : group;
   engine = engine::Engine::make(over, name.empty() ? over.unique_name("engine") : name);
-  engine->set_hook(hook, /*agreed=*/true);  // check_same_hook() sees to it
+  engine->set_hook(hook, /*agreed=*/true);  // check_same_hook() has verified it
   engine->trace().record(tracing);
   hook_agreed = false;
 }
@@ -29,7 +29,7 @@ void DdpCore::State::register_hook() {
   runner.run = [weak = weak_from_this(), engine = engine,
                 names = parameter_names](const c10d::GradBucket& bucket) {
     if (auto state = weak.lock()) state->before_bucket(bucket);
-    // A copy of the bucket: the Reducer's lives on its stack.
+    // This copies the bucket, because the Reducer's lives on its stack.
     return engine->run(Bucket(bucket, names->of(bucket)));
   };
   runner.runs_here = [weak = weak_from_this()] {
@@ -40,12 +40,12 @@ void DdpCore::State::register_hook() {
   logger->set_comm_hook(hook->name());
 }
 
-// The hook may step the bucket's parameters, so this comes first.
+// This comes first because the hook may step the bucket's parameters.
 void DdpCore::State::before_bucket(const c10d::GradBucket& bucket) {
-  // Nothing in this pass needs the low-precision copies any more: what used them has given
-  // its gradient.
+  // Nothing in this pass needs the low-precision copies any more: the computation that used
+  // them has delivered its gradient.
   if (low_precision) low_precision->restore(bucket.getParameters());
-  // A pass whose gradients are not complete keeps them.
+  // A pass whose gradients are incomplete keeps its gradients.
   if (!in_backward || !pass_complete) return;
   reducer_hook->drop_at_end_of_backward();
   drop_what_is_in(bucket);
@@ -59,7 +59,7 @@ void DdpCore::State::check_same_hook() {
   hook_agreed = true;
 }
 
-// Parameters may have become others since the constructor compared them.
+// Parameters may have been replaced since the constructor compared them.
 void DdpCore::State::check_same_layout() {
   reducer_hook->agree_on_buckets(*reducer, [this](const engine::Buckets& buckets) {
     const auto name = [this](const at::Tensor& parameter) {
@@ -69,8 +69,8 @@ void DdpCore::State::check_same_layout() {
   });
 }
 
-// Ranks that had different hooks for a while have made different numbers of engines, which
-// would wait for each other under different names, or over connections already closed.
+// Ranks that had different hooks for a while have made different numbers of engines. These
+// would wait for each other under different names, or over closed connections.
 void DdpCore::State::check_same_engine() {
   const auto names = engine->group().gather_texts("engine", engine->name());
   std::string all;
@@ -83,9 +83,9 @@ void DdpCore::State::check_same_engine() {
   make_reducer();
 }
 
-// A gradient that is in its bucket is not needed any more: its memory serves those that are
-// still to come. Where parameters may be unused the hook must see first which have one, and
-// drops them itself.
+// A gradient that is in its bucket is no longer needed, so its memory can serve those still
+// to come. Where parameters may be unused, the hook must first see which have a gradient,
+// and drops them itself.
 void DdpCore::State::drop_what_is_in(const c10d::GradBucket& bucket) {
   if (options.gradient_as_bucket_view || may_leave_unused() ||
       bucket.getBuffer().is_sparse()) {
@@ -152,7 +152,7 @@ void DdpCore::set_in_backward(std::shared_ptr<InBackward> in_backward) {
     s.reducer_hook->set_dropped(s.in_backward->parameters());
   }
   set_hook(s.callers_hook, s.hook_group);
-  if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't be told the less
+  if (was_on != (s.in_backward != nullptr)) s.make_reducer();  // it can't unlearn it
 }
 const std::shared_ptr<InBackward>& DdpCore::in_backward() const {
   return state_->in_backward;

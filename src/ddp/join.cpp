@@ -1,7 +1,7 @@
 // Uneven inputs. A rank is *active* while its loop runs and has *ended* afterwards. Every
-// pass of an active rank begins with an all-reduce in which it says one; a rank that has
-// ended says zero, reads from the sum how many are active, and *shadows* that pass: it
-// issues the same collectives in the same order, with zeros. A sum of zero: all have ended.
+// pass of an active rank begins with an all-reduce to which it adds one. A rank that has
+// ended adds zero, reads from the sum how many are active, and *shadows* that pass: it
+// issues the same collectives in order, with zeros. At a sum of zero all have ended.
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "ddp/core_state.h"
@@ -59,7 +59,7 @@ void DdpCore::State::shadow_pass() {
   auto match_used_map = [&] {
     sum_over_ranks(at::zeros_like(reducer->get_local_used_map_on_device()));
   };
-  if (first_of_static_graph) match_used_map();  // there it goes before the buckets
+  if (first_of_static_graph) match_used_map();  // in this pass it comes before the buckets
   if (hook) hook->begin_pass({.may_be_unused = may_leave_unused()});
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> results;
   for (c10d::GradBucket& bucket : reducer->get_grad_buckets()) {
@@ -68,7 +68,7 @@ void DdpCore::State::shadow_pass() {
   for (auto& result : results) result->waitAndThrow();
   if (searches_graph()) match_used_map();
   if (first_of_static_graph) {
-    static_first_pass_done = true;  // its order of arrival is known after the second
+    static_first_pass_done = true;  // the order of arrival is known after the second pass
     joining->missed_static_first_pass = true;
   } else {
     reducer->push_rebuilt_params_for_all_indices();
@@ -104,7 +104,7 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
         "join: divide_by_initial_world_size = false can't go with mixed_precision: buckets "
         "are averaged over the whole group there");
   }
-  // Also with the ranks that have no input at all.
+  // Ranks that have no input at all take part too.
   s.group.check_same("options of join()", text_of(options),
                      "give join() the same options on every rank");
   s.check_same_hook();
@@ -112,12 +112,12 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
   s.joining = State::Joining{.options = options};
   auto leave = [&] {
     s.joining.reset();
-    // Or the Reducer would go on dividing by the last number of active ranks.
+    // Otherwise the Reducer would go on dividing by the last number of active ranks.
     if (s.reducer) s.reducer->set_forward_pass_work_handle(nullptr, true);
   };
   try {
     loop();
-    bool last = true;  // ended together with the last active rank
+    bool last = true;  // this rank ended together with the last active one
     at::NoGradGuard no_grad;
     auto active_ranks = [&] {
       return s.sum_over_ranks(at::zeros({1}, at::TensorOptions(s.device()))).item<float>();
@@ -129,7 +129,7 @@ void DdpCore::join(const std::function<void()>& loop, const JoinOptions& options
     }
     s.restore_full_precision();
     s.broadcast_model(s.agree_on_root(last));
-    // A rank that has not seen the graph cannot follow those that have: all learn it again.
+    // A rank that has not seen the graph cannot follow the others, so all record it again.
     if (s.options.static_graph &&
         s.agree_on_root(s.joining->missed_static_first_pass) >= 0) {
       s.make_reducer();

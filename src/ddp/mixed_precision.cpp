@@ -125,13 +125,13 @@ void LowPrecision::restore_at_end_of_backward() {
 
 void LowPrecision::lower(const DdpModel& model) {
   at::NoGradGuard no_grad;
-  queued_ = false;  // a failed backward pass never came to it
+  queued_ = false;  // a failed backward pass never reached the callback
   std::vector<Lowered> chosen;
   std::vector<at::Tensor> full, low;
   const auto choose = [&](const std::string& name, const at::Tensor& tensor,
                           const std::optional<at::ScalarType>& dtype, bool is_buffer) {
     if (!differs(tensor, dtype)) return;
-    // Its own version counter: the tensor's must tell of changes to the copy alone.
+    // variable_data() has its own version counter: the tensor's counts changes to the copy.
     full.push_back(tensor.variable_data());
     low.push_back(at::empty_like(full.back(), *dtype));
     chosen.push_back({name, tensor, full.back(), is_buffer});
@@ -169,8 +169,8 @@ void LowPrecision::put_back(const Lowered& lowered) const {
   at::NoGradGuard no_grad;
   at::Tensor tensor = lowered.tensor;
   if (lowered.is_buffer) {
-    // Batch normalization writes without a new version. What it did not write keeps the
-    // bits that the copy lacks.
+    // Batch normalization writes without a new version. Values that it did not write keep
+    // the bits that the copy lacks.
     const at::Tensor copied = lowered.full.to(tensor.scalar_type());
     lowered.full.copy_(at::where(tensor == copied, lowered.full, tensor));
   } else if (!tensor.requires_grad() && tensor._version() != lowered.version) {

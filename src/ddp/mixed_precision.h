@@ -1,4 +1,4 @@
-// The low-precision copies that stand in for a model's tensors.
+// Low-precision copies that replace the data of a model's tensors for a while.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 
@@ -14,11 +14,11 @@
 namespace brigade {
 
 // Lowering gives a tensor other data. Every handle to the tensor sees it: the module's, an
-// optimizer's and the graph's. The tensor keeps its gradient accumulator, which was made
-// when it had its own dtype. So autograd casts gradients up before they are added,
-// gradients and buckets always have the model's dtype, and the Reducer's hooks stay.
+// optimizer's and the graph's. The tensor keeps the gradient accumulator that was made for
+// its own dtype. So autograd casts gradients up before it adds them, gradients and buckets
+// always have the model's dtype, and the Reducer's hooks stay.
 //
-// To be held by a shared_ptr: callbacks in autograd's threads hold it weakly.
+// A shared_ptr must hold this object: callbacks in autograd's threads hold it weakly.
 class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
  public:
   explicit LowPrecision(const MixedPrecision& dtypes) : dtypes_(dtypes) {}
@@ -28,13 +28,12 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
   void watch(const std::vector<at::Tensor>& trained);
   // REQUIRES: nothing is lowered.
   void lower(const DdpModel& model);
-  // Gives these parameters, or all, their own data back, unless they have it already. Then
-  // throws Error if a parameter with a gradient was changed meanwhile, as far as its
-  // version tells.
+  // Gives these parameters, or all, their own data back if they lack it. Then throws Error
+  // if a parameter with a gradient was changed meanwhile, as far as its version shows.
   void restore(const std::vector<at::Tensor>& parameters);
   void restore();
-  // The same for all, after a forward pass without a backward pass. Also compares the
-  // values, because LibTorch's optimizers change them without a new version.
+  // Does the same for all, after a forward pass without a backward pass. It also compares
+  // the values, because LibTorch's optimizers change them without a new version.
   void abandon();
   bool lowered() const;
   // Replaces each floating-point tensor by one in param_dtype.
@@ -44,7 +43,7 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
   struct Lowered {
     std::string name;
     at::Tensor tensor;
-    at::Tensor full;  // its own data
+    at::Tensor full;  // the tensor's own data
     bool is_buffer = false;
     uint32_t version = 0;
   };
@@ -65,7 +64,7 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
 // Throws ConfigError.
 void check(const MixedPrecision& dtypes);
 
-// A hook that reduces in `dtype` as `inner` does (null: by all-reduce of the sum).
+// Returns a hook that reduces in `dtype` as `inner` does (null: by all-reduce of the sum).
 std::shared_ptr<Hook> reduce_in(at::ScalarType dtype, std::shared_ptr<Hook> inner);
 
 }  // namespace brigade

@@ -85,7 +85,7 @@ void zero_grad(torch::optim::Optimizer& optimizer, bool set_to_none) {
 
 namespace {
 
-// Gives its gradients on as they are; missing ones stay missing.
+// Passes its gradients on unchanged; missing ones stay missing.
 class Joint final : public torch::autograd::Node {
  public:
   Joint(torch::autograd::edge_list edges, std::function<void()> at_backward)
@@ -109,7 +109,7 @@ void join_results(const std::vector<at::Tensor*>& results,
   std::vector<at::Tensor*> with_graph;
   torch::autograd::edge_list edges;
   for (at::Tensor* result : results) {
-    // Leaves and tensors without gradients stay themselves: users compare and assign them.
+    // Leaves and tensors without gradients are not replaced: users compare and assign them.
     if (!result->defined() || !result->grad_fn()) continue;
     with_graph.push_back(result);
     edges.push_back(torch::autograd::impl::gradient_edge(*result));
@@ -117,8 +117,8 @@ void join_results(const std::vector<at::Tensor*>& results,
   if (with_graph.empty()) return;
   auto joint = std::make_shared<Joint>(std::move(edges), std::move(at_backward));
   for (at::Tensor* result : with_graph) {
-    // tensor_data() shares memory and version counter: changing the result in place is
-    // found out as it would be without us.
+    // tensor_data() shares memory and version counter, so autograd still notices when the
+    // result is changed in place.
     at::Tensor replacement = result->tensor_data();
     torch::autograd::set_history(replacement, joint);
     *result = replacement;

@@ -1,4 +1,4 @@
-// The collectives of a model that are not its gradients'.
+// The collectives of a model that do not carry gradients.
 #include "base/exception_text.h"
 #include "ddp/core_state.h"
 #include "torch_port/typed_wait.h"

@@ -1,6 +1,5 @@
 // Vocabulary. A rank's *moments* are its number of values, their mean, and the sum of their
-// squared distances from it. Those of all ranks together follow from them without loss
-// (Chan).
+// squared distances from it. They give the moments of all ranks without loss (Chan).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,28 +19,28 @@ namespace nn = torch::nn;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// All dimensions except that of the features.
+// Returns all dimensions except that of the features.
 std::vector<int64_t> batch_dims(const at::Tensor& input) {
   std::vector<int64_t> dims{0};
   for (int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
   return dims;
 }
 
-// As (1, features, 1, …).
+// Returns a view of shape (1, features, 1, …).
 at::Tensor along_features(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
   return values.view(shape);
 }
 
-// Sums are of at least float's precision.
+// Sums have at least float's precision.
 at::ScalarType sum_dtype(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 struct Moments {
   double count = 0;
-  at::Tensor mean, squares;  // by feature
+  at::Tensor mean, squares;  // for each feature
 };
 
 Moments moments_of(const at::Tensor& values) {
@@ -76,7 +75,7 @@ Moments join_moments(const ProcessGroup& group, const Moments& own) {
   return joined;
 }
 
-// y = (x - mean) / std, by the joined batch. The gradients of mean and std reach all ranks.
+// Computes y = (x - mean) / std of the joined batch. Gradients of both reach all ranks.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -111,7 +110,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
   struct Holder : torch::CustomClassHolder {
     ProcessGroup group;
   };
-  // The context keeps it as long as the graph lives.
+  // The context keeps the group alive as long as the graph lives.
   static ProcessGroup& group_of(AutogradContext* context) {
     auto& slot = context->saved_data["group"];
     if (slot.isNone()) slot = c10::IValue::make_capsule(c10::make_intrusive<Holder>());
@@ -209,7 +208,7 @@ bool is_batch_norm_layer(nn::Module& module) {
   return visit_batch_norm(module, [](auto&) {});
 }
 
-// The same layer over all ranks. It shares parameters and buffers with the old one.
+// Returns the same layer over all ranks; it shares parameters and buffers with the old one.
 SyncBatchNorm synchronized(nn::Module& module, const ProcessGroup& own) {
   SyncBatchNorm made = nullptr;
   visit_batch_norm(module, [&](auto& norm) {
@@ -253,7 +252,7 @@ void check_parents(nn::Module& model) {
   }
 }
 
-// `replace` gets a child's place, its name, and what comes there.
+// `replace` gets a child's index, its name and the child's replacement.
 template <class Replace>
 int replace_children(nn::Module& parent, const ProcessGroup& own, const Replace& replace) {
   int replaced = 0;

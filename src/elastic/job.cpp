@@ -12,9 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultLimit{300'000};
-// How long the listener waits for one message. It is woken when it is not needed any more.
+// The limit of one wait of the listener; it is woken when it is no longer needed.
 constexpr milliseconds kListen = std::chrono::hours(24);
-// What the launcher may take beyond the time that it gives other workers.
+// The time that the launcher may take beyond what it gives other workers.
 constexpr milliseconds kLauncherSlack{120'000};
 
 std::vector<int> numbers_of(const std::string& list) {
@@ -61,7 +61,7 @@ ElasticJob::State::~State() {
   try {
     mail_->wake();
   } catch (const std::exception&) {
-    // The store is gone: then the listener has ended, or ends within its own limit.
+    // The store is gone, so the listener has ended, or ends within its own limit.
   }
   listener_.join();
 }
@@ -140,7 +140,7 @@ void ElasticJob::State::leave(const std::string& why) {
 std::optional<ElasticJob::State::Assignment> ElasticJob::State::wait_for_assignment(
     int64_t step, bool done) {
   mail_->send("ready " + std::to_string(step) + (done ? " 1" : " 0"));
-  // The launcher gives each of the others so long to come, and to be replaced.
+  // Each of the others may take that long to come, and as long to be replaced.
   const auto limit = 2 * timeout_ + kLauncherSlack;
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return place_is_new_ || finished_ || !lost_.empty(); };

@@ -18,11 +18,11 @@ struct ElasticJob::State {
     int generation = -1;
     int rank = 0;
     std::vector<int> members;
-    std::string why;  // the generation before has ended
+    std::string why;  // why the generation before ended
     std::shared_ptr<group::AbortSwitch> abort;
   };
 
-  // A job that never changes.
+  // A job that is not elastic.
   explicit State(ProcessGroup fixed);
   State(const ElasticJobOptions& options, int number);
   ~State();
@@ -33,16 +33,15 @@ struct ElasticJob::State {
   const ProcessGroup& group() const { return group_; }
   int generation() const;
 
-  // Ends this rank's part in the generation that it is in; what waits in its groups fails,
-  // on its peers too. `why`: what failed; empty: nothing did.
+  // Ends this rank's part in its generation. Collectives that wait in its groups fail, on
+  // its peers too. `why`: the failure; empty: there was none.
   void leave(const std::string& why);
-  // Says that this rank waits, and gives its place in the next generation; none when all
-  // training is finished. Throws TimeoutError, RendezvousError when the launcher is gone.
+  // Reports that this rank waits. Returns its assignment in the next generation; none when
+  // all training is finished. Throws TimeoutError; RendezvousError if the launcher is gone.
   std::optional<Assignment> wait_for_assignment(int64_t step, bool done);
-  // Collective over the members. Afterwards group() is theirs. Throws when the generation
-  // ends meanwhile.
+  // Collective over the members; then group() is theirs. Throws if the generation ends.
   void join(const Assignment& place);
-  // This rank has the state of the generation.
+  // Reports that this rank has the generation's state.
   void say_formed();
   // Whether the present generation is over; false before the first.
   bool aborted() const;
@@ -62,12 +61,12 @@ struct ElasticJob::State {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Assignment place_;   // in the last generation heard of
-  Assignment joined_;  // in the generation that this rank is in, or was the last in
+  Assignment place_;   // in the last generation announced
+  Assignment joined_;  // in this rank's generation, or its last
   bool place_is_new_ = false;
   bool wanted_ = false;
   bool finished_ = false;
-  std::string lost_;  // why the launcher cannot be heard any more
+  std::string lost_;  // why the launcher is out of reach
   bool stop_ = false;
   std::thread listener_;
 };

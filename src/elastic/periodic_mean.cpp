@@ -15,7 +15,7 @@ void check_apart(const char* what, double value, bool good, const char* rule) {
                     std::to_string(value) + "; it must be " + rule);
 }
 
-// By the names they are saved under.
+// Lists tensors by the names under which they are saved.
 std::vector<std::pair<std::string, at::Tensor>> kept(const optim::OuterParameter& of) {
   std::vector<std::pair<std::string, at::Tensor>> all{{"global." + of.name, of.global}};
   if (of.velocity.defined()) all.emplace_back("velocity." + of.name, of.velocity);
@@ -33,7 +33,7 @@ PeriodicMean::PeriodicMean(const std::vector<at::Tensor>& parameters,
   check_apart("outer_momentum", options.outer_momentum,
               options.outer_momentum >= 0 && options.outer_momentum < 1,
               "0 to less than 1");
-  // With these an outer step would only be the mean.
+  // With these values an outer step is only the mean.
   if (options.outer_lr == 1 && options.outer_momentum == 0) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     outer_.push_back(optim::OuterParameter::make(std::to_string(i), parameters_[i],

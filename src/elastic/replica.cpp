@@ -14,7 +14,7 @@ namespace brigade::elastic {
 namespace {
 
 constexpr const char* kModel = "model";
-constexpr const char* kOptimizer = "optimizer";  // as optimizer_part names it
+constexpr const char* kOptimizer = "optimizer";  // optimizer_part's name for it
 constexpr const char* kHook = "hook";
 
 bool is_own(const std::string& key) {
@@ -67,7 +67,7 @@ void Replica::commit_hook_state() {
   const std::shared_ptr<Hook> hook = core_.hook();
   if (!hook) return;
   const bool same = committed_.lock() == hook;
-  // One that once could not has more to keep than it can take back.
+  // A hook that could not commit once is not asked again: its whole state is kept instead.
   if (!same || reverts_) reverts_ = commit_hook(*hook);
   hook_ = reverts_ ? HookState{} : hook->state();
   committed_ = hook;
@@ -77,7 +77,7 @@ void Replica::revert() {
   if (step_ < 0) return;
   if (const std::shared_ptr<Hook> hook = core_.hook()) {
     if (committed_.lock() != hook) {
-      hook->reset();  // it was set after the last step
+      hook->reset();  // the hook was set after the last step
     } else {
       reverts_ ? revert_hook(*hook) : hook->load_state(hook_);
     }
@@ -187,8 +187,7 @@ std::string Replica::hash() const {
     for (const char* own : {kModel, kOptimizer, kHook}) states.erase(own);
     return hash_of(states);
   }
-  // What others have received may lie on another device than the source's own, where it
-  // would have another hash.
+  // Received state may be on another device than the source's own, where its hash differs.
   for (auto& [name, state] : states) {
     if (name == kModel || name == kOptimizer) continue;
     for (auto& [key, tensor] : state.tensors) tensor = tensor.detach().cpu();

@@ -1,4 +1,4 @@
-// All that one rank knows of a training run, and how it is taken back or replaced.
+// The state of a training run on one rank, and how it is reverted or replaced.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -14,39 +14,38 @@ namespace brigade::elastic {
 // Not thread-safe. The core and the parts must outlive it.
 class Replica {
  public:
-  // `takes_back`: revert() will be called. Without, a commit() copies nothing.
+  // `takes_back`: revert() will be called. If false, commit() copies nothing.
   Replica(DdpCore& core, torch::nn::Module& model, bool takes_back);
 
-  // Throws ConfigError for a name that is taken, and for what is each rank's own.
+  // Throws ConfigError for a name that is taken, and for state that differs by rank.
   void add(CheckpointPart part);
   // Ranks differ in their parameters, optimizers and hooks from now on.
   void train_locally() { apart_ = true; }
-  // What the next adopt() leaves as it is.
+  // The state that the next adopt() does not replace.
   struct Own {
     bool model = false;
     bool optimizer = false;
   };
   void keep_own(Own own) { own_ = own; }
-  // Finished steps; -1: this rank has no state that counts.
+  // The number of finished steps; -1: this rank has no valid state.
   int64_t step() const { return step_; }
-  // The step is done: what a step that fails changes can be taken back to this.
+  // Marks the step as done: revert() returns to this state.
   void commit();
-  // Takes back what a step that failed has changed: buffers, and the hook's state.
+  // Undoes changes of a failed step to buffers and the hook's state.
   void revert();
-  // Names of parts, the hook and so on: equal on all ranks.
+  // Lists names of parts, the hook and so on, which must be equal on all ranks.
   std::string describe() const;
-  // Collective. All get `source`'s state, but keep what of their hook is their own; gives
-  // the bytes that travelled, and says for how long.
+  // Collective. All ranks get `source`'s state, but keep their own part of the hook's
+  // state. Returns the bytes sent; `transfer` gets the time taken.
   int64_t adopt(const ProcessGroup& group, int source, int64_t step,
                 std::chrono::milliseconds& transfer);
-  // What hooks send depends on the layout of the buckets: a rank that is about to leave its
-  // group notes it, and those who go on begin with that of `source`. The latter is
-  // collective.
+  // Hooks' messages depend on the layout of the buckets. A rank that is about to leave its
+  // group notes the layout. The next group begins with `source`'s; this is collective.
   void note_buckets();
   void take_up_buckets(const ProcessGroup& group, int source);
-  // All of it, and the number of steps: for a checkpoint of the whole run.
+  // Returns all parts and the number of steps, for a checkpoint of the whole run.
   std::vector<CheckpointPart> checkpoint_parts();
-  // Of what must be equal on all ranks.
+  // Hashes the state that must be equal on all ranks.
   std::string hash() const;
 
  private:
@@ -63,11 +62,11 @@ class Replica {
   int64_t step_ = -1;
   std::vector<std::vector<std::string>> buckets_;  // as last noted
   const bool takes_back_;
-  // The hook of the last commit, and what it kept then, unless it takes steps back itself.
+  // The hook of the last commit, and its state then, unless it can revert by itself.
   std::weak_ptr<Hook> committed_;
   bool reverts_ = false;
   HookState hook_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their copies
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // with their copies
 };
 
 }  // namespace brigade::elastic

@@ -53,7 +53,7 @@ int64_t ElasticSampler::rows_in_step(int ranks) const {
 
 at::Tensor ElasticSampler::rows(int rank, int ranks) const {
   const int64_t all = rows_in_step(ranks);
-  // Rounded up, so that rank 0, whose buffers count, has samples as long as there are any.
+  // Rounding up gives rank 0, whose buffers count, samples as long as there are any.
   const auto first_of = [&](int64_t of) { return (all * of + ranks - 1) / ranks; };
   const int64_t begin = first_of(rank);
   return order_.narrow(0, consumed_ + begin, first_of(rank + 1) - begin).clone();

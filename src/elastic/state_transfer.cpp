@@ -11,7 +11,7 @@
 namespace brigade::elastic {
 namespace {
 
-// Tensors up to this size travel together; larger ones from their own memory, in pieces.
+// Tensors up to this size are packed; larger ones are sent in chunks from where they are.
 constexpr int64_t kPacked = 1 << 18;
 constexpr int64_t kPiece = int64_t{64} << 20;
 
@@ -50,7 +50,7 @@ class Reader {
   std::string_view rest_;
 };
 
-// Names, values, dtypes and sizes: all except the tensors' bytes.
+// Describes names, values, dtypes and sizes: everything except the tensors' bytes.
 std::string describe_states(const States& states) {
   Writer out;
   out.number(static_cast<int64_t>(states.size()));
@@ -119,7 +119,7 @@ void broadcast_packed(const ProcessGroup& group, int source,
   }
 }
 
-// Tells how much of a state has gone.
+// Reports how much of a state has been sent.
 class Progress {
  public:
   Progress(int64_t all, bool says) : all_(all), says_(says) {}
@@ -171,7 +171,7 @@ States hand_over(const ProcessGroup& group, int source, const States& mine, int6
 
 std::string hash_of(const States& states) {
   std::vector<at::Tensor> tensors;
-  // In the order of their values: what was handed over may lie otherwise in memory.
+  // Takes values in logical order: received tensors may have another memory layout.
   for (const auto& [name, state] : states)
     for (const auto& [key, tensor] : state.tensors)
       tensors.push_back(tensor.detach().contiguous());

@@ -24,11 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often the same members may fail in the same step before that counts as a fault of
-// theirs.
+// The same members may fail in the same step this often before that counts as their fault.
 constexpr int kTries = 3;
 
-// How often members tell each other whether somebody waits, and after how many steps at
+// How often members ask each other whether a newcomer waits, and after how many steps at
 // the latest. Each time costs some tens of microseconds.
 constexpr double kNoticeMicroseconds = 50'000;
 constexpr int64_t kMostStepsWithoutNotice = 64;
@@ -44,7 +43,7 @@ bool has_newcomers(const std::vector<int>& members, const std::vector<int>& befo
   });
 }
 
-// The gradients of this pass become zero before anybody sees them.
+// Zeroes the gradients of this pass before anything reads them.
 class ZeroedGradients {
  public:
   ZeroedGradients(const std::vector<at::Tensor>& parameters, bool on) {
@@ -74,11 +73,11 @@ struct ElasticTraining::State {
         sampler(sampler_given),
         replica(core, model, job->elastic()) {}
 
-  // Whether somebody waits, and how long a step takes, told by all to all: starts with a
-  // step, is asked after it. Not in every step if these are short; the sums, which all have
-  // alike, say when again. With NCCL it starts after the pass, in every step: a collective
-  // that a dead peer left unfinished ends as if it were good, and only who hears of all
-  // others that they have come so far knows that its gradients are whole.
+  // An all-reduce of whether a newcomer waits and how long a step takes. It starts with a
+  // step and is read after it, but not in every step if steps are short; the equal sums
+  // decide when to do it next. With NCCL it starts after the pass, in every step: a
+  // collective that a dead peer left unfinished ends as if it had succeeded, so only a rank
+  // that hears from all others at this point knows that its gradients are complete.
   struct NewcomerFlag {
     at::Tensor sums;  // undefined: not in this step
     c10::intrusive_ptr<c10d::Work> work;
@@ -90,13 +89,13 @@ struct ElasticTraining::State {
   void wait_for_device() const;
 
   bool is_lost_peer(const std::exception& error) const;
-  // Each until a generation is formed. The former after a failure.
+  // Both run until a generation is formed. form_after() follows a failure.
   void form_after(const std::string& why);
   bool form_next(const std::string& why, bool done);
   void leave(const std::string& failure);
   void form(const ElasticJob::State::Assignment& place, int64_t& bytes);
   void take_up_state(int64_t& bytes);
-  // Finished steps, each counted twice, and once more who has met before the next.
+  // Returns each rank's finished steps times two, plus one if it has averaged since.
   std::vector<int64_t> gather_progress() const;
   void meet_if_due();
   void save() {
@@ -117,15 +116,15 @@ struct ElasticTraining::State {
   int64_t save_every = 0;
   int64_t last_step = std::numeric_limits<int64_t>::max();
   bool formed = false;
-  bool has_buckets = false;  // those of the training: the present generation is formed
+  bool has_buckets = false;  // the Reducer's are the training's: a generation is formed
   bool somebody_waited = false;
-  int64_t next_notice = 0;  // in the step after so many
+  int64_t next_notice = 0;  // after this many finished steps
   std::optional<Clock::time_point> step_began;
   double step_microseconds = 0;
-  // Rows were dealt out, and their step is to come.
+  // Whether rows were handed out whose step is still to come.
   bool dealt = false;
   bool empty = false;
-  // Failures in this step among these members.
+  // Counts failures in this step among these members.
   std::vector<int> members;
   int64_t failed_step = -1;
   int tries = 0;
@@ -241,11 +240,11 @@ bool ElasticTraining::State::is_lost_peer(const std::exception& error) const {
   if (!job->elastic()) return false;
   const base::Cause cause = base::failure_of(error);
   if (job->aborted() || is_about_a_peer(cause.kind)) return true;
-  // What this rank's own hook did wrong it would do wrong again.
+  // An error of this rank's own hook would occur again.
   return dynamic_cast<const HookError*>(&error) && cause.rank != job->group().rank();
 }
 
-// A fault of the program's own would come back for ever.
+// A fault of the program itself would come back for ever.
 void ElasticTraining::State::check_tries(const std::string& why) {
   if (failed_step != replica.step()) tries = 0;
   failed_step = replica.step();
@@ -275,7 +274,7 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
     if (!failure.empty()) leave(failure);
     const auto place = job->wait_for_assignment(replica.step(), done);
     if (!place) return false;
-    // Not before all have come here: some may still have been in the step that I had done.
+    // Leaves only when all have come here: some may still have been in the last step.
     if (failure.empty()) leave("");
     const bool newcomers = replica.step() >= 0 && has_newcomers(place->members, members);
     if (std::exchange(members, place->members) != place->members) tries = 0;
@@ -285,7 +284,7 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
       tell(place->why, since, bytes);
       return true;
     } catch (const std::exception& error) {
-      // A newcomer that is not like the others ends; those who have the state go on.
+      // A newcomer that does not match ends; ranks that have the state go on.
       const bool goes = newcomers && dynamic_cast<const MismatchError*>(&error);
       if (!goes && !is_lost_peer(error)) throw;
       failure = base::text_of(error);
@@ -327,8 +326,8 @@ void ElasticTraining::State::take_up_state(int64_t& bytes) {
   const auto most = std::ranges::max_element(progress);
   if (*most < 0 || std::ranges::any_of(progress, [&](int64_t p) { return p != *most; })) {
     const int64_t mine = progress[static_cast<size_t>(group.rank())];
-    // A rank that trains apart keeps what it has learned, unless others have met without
-    // it: then that is in the mean.
+    // A rank that trains locally keeps its progress, unless others have averaged without
+    // it: then the mean has it.
     const bool keeps = periodic_mean && mine >= 0;
     const bool missed_meeting = *most % 2 == 1 && mine == *most - 1;
     replica.keep_own({.model = keeps && !missed_meeting, .optimizer = keeps});
@@ -391,7 +390,7 @@ std::optional<at::Tensor> ElasticTraining::next() {
       }
       continue;
     }
-    // Not before all have come to the end: one that failed in the last step needs a source.
+    // Ends when all have come to the end: one that failed in the last step needs a source.
     if (!s.job->elastic() || !s.form_next("", /*done=*/true)) return std::nullopt;
   }
   const ProcessGroup& group = s.job->group();
@@ -407,7 +406,7 @@ ElasticTraining::State::NewcomerFlag ElasticTraining::State::start_notice() {
     step_microseconds =
         std::chrono::duration<double, std::micro>(now - *step_began).count();
   step_began = now;
-  // Without gradients to average nothing else keeps members in step.
+  // If no gradients are averaged, nothing else keeps members in step.
   const bool due = periodic_mean || replica.step() >= next_notice;
   const bool now_due = job->elastic() && !on_device() && due;
   return now_due ? make_newcomer_flag() : NewcomerFlag{};
@@ -423,7 +422,7 @@ ElasticTraining::State::NewcomerFlag ElasticTraining::State::make_newcomer_flag(
   return flag;
 }
 
-// Collectives of an aborted group end; until then they may be looked at, not waited for.
+// Collectives of an aborted group end; until then the host may query them but not wait.
 void ElasticTraining::State::wait_for_device() const {
   const c10::Device device = core.parameters().front().device();
   if (device.is_cpu()) return;

@@ -198,7 +198,7 @@ Bucket BucketSequence::next(const Bucket& seen) {
 }
 
 TrafficLabel::TrafficLabel(Comm& comm, std::string name, int64_t bytes_before)
-    : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).part, std::move(name))) {
+    : comm_(comm), before_(std::exchange(Comm::Lane::of(comm).label, std::move(name))) {
   Comm::Lane& lane = Comm::Lane::of(comm);
   lane.run.cost.covers(lane.label, bytes_before);
 }

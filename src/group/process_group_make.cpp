@@ -85,7 +85,7 @@ void claim_rank(State& state) {
 void find_places(State& state) {
   state.layout = group::make_layout(state.hosts, state.rank);
   state.local_rank = state.layout.place;
-  state.local_size = static_cast<int>(state.layout.mates().size());
+  state.local_size = static_cast<int>(state.layout.host_ranks().size());
 }
 
 void introduce(State& state, const std::string& what, std::optional<int> node) {

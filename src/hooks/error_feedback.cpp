@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// What the codec loses is added in the next step.
+// Adds what the codec loses to the next step's gradients.
 class FeedbackHook : public Hook, public RevertibleHook {
  public:
   FeedbackHook(std::shared_ptr<const Codec> codec, bool flat, std::string options)
@@ -51,8 +51,8 @@ class FeedbackHook : public Hook, public RevertibleHook {
   std::string fingerprint_;
   TwoPhase exchange_;
   ErrorMemory errors_;
-  // Of the last step. A checkpoint has it for its reader: whatever it is, errors that are
-  // loaded count where they are.
+  // The division of the last step. A checkpoint holds it for human readers only: loaded
+  // errors are used where they are, whatever the division was.
   std::string division_;
 };
 

@@ -15,7 +15,7 @@ Residuals ErrorMemory::of(const Bucket& bucket, const std::string& division) {
   if (!flat || !fits(bucket, flat)) {
     flat = assemble(bucket);
     division_.erase(name);
-    // Buckets that were rebuilt leave memory behind that no parameter uses any more.
+    // Rebuilt buckets leave memory behind that no parameter uses any more.
     std::erase_if(flat_, [](const auto& entry) { return entry.second.use_count() == 1; });
   }
   Residuals residuals = in(*flat);

@@ -24,7 +24,7 @@ std::shared_ptr<Hook> make_noop() { return make_hook("noop", noop); }
 
 }  // namespace brigade
 
-// Means with the same bits for every bucket size, number of segments and backend.
+// Means whose bits do not depend on bucket size, number of segments or backend.
 
 namespace brigade {
 namespace {
@@ -35,7 +35,7 @@ class Fixed : public Hook {
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor buffer = bucket.buffer();
-    // Half types are added up in float32.
+    // Half types are summed in float32.
     at::Tensor values = buffer.element_size() < 4 ? buffer.to(at::kFloat) : buffer;
     co_await exchange_.mean(values, comm);
     co_return values.is_same(buffer) ? buffer : buffer.copy_(values);

@@ -1,4 +1,4 @@
-// Makes the hooks of the table, and finds those that the program has named itself.
+// Makes the hooks of the table, and finds those that the program has registered.
 #pragma once
 #include <c10/util/StringUtil.h>
 
@@ -17,7 +17,7 @@ namespace brigade {
 std::shared_ptr<Hook> make_allreduce();
 std::shared_ptr<Hook> make_noop();
 std::shared_ptr<Hook> make_fixed();
-// `flat`: as in TwoPhase.
+// `flat` has the meaning that TwoPhase gives it.
 std::shared_ptr<Hook> make_fp16(bool flat);
 std::shared_ptr<Hook> make_bf16(bool flat);
 std::shared_ptr<Hook> make_quantize_per_tensor(bool flat);
@@ -26,20 +26,20 @@ std::shared_ptr<Hook> make_quantize_per_channel(bool flat);
 // Int8 and int4 in blocks, with error feedback.
 
 // Sends one byte a value and a scale of 4 bytes for each 256 values: 1.016 bytes instead of
-// float32's 4. What is rounded away is added in the next step. `flat`: as in TwoPhase.
+// float32's 4. Rounding errors are added in the next step. `flat`: see TwoPhase.
 std::shared_ptr<Hook> make_int8(bool flat);
-// The same with half a byte a value and 4 bytes for each 128 values: 0.531 bytes.
+// Does the same with half a byte a value and 4 bytes for each 128 values: 0.531 bytes.
 std::shared_ptr<Hook> make_int4(bool flat);
 
-// Hooks that send a few of the values, as they are, and keep the rest for later steps.
+// Hooks that send a few of the values unchanged, and keep the rest for later steps.
 
 inline constexpr double kDefaultRatio = 0.01;
 
-// The share `ratio` of the values, those of the largest magnitudes, by the two-phase
-// exchange: 6 bytes each. `flat`: as in TwoPhase. Throws ConfigError unless 0 < ratio <= 1.
+// Sends the share `ratio` of the values, those of the largest magnitudes, by the two-phase
+// exchange: 6 bytes each. `flat`: see TwoPhase. Throws ConfigError unless 0 < ratio <= 1.
 std::shared_ptr<Hook> make_top_k(double ratio, bool flat);
-// The share `ratio` of the values, drawn anew in each step, the same on all ranks: one
-// all-reduce, no places. The same seed gives the same draws. Throws as make_top_k.
+// Sends the share `ratio` of the values, drawn anew in each step, the same on all ranks, by
+// one all-reduce without indices. A seed fixes the draws. Throws as make_top_k.
 std::shared_ptr<Hook> make_random_k(double ratio, uint64_t seed);
 
 // The option `ratio` of hooks that send a share of the values.
@@ -52,18 +52,18 @@ inline void check_ratio(const char* hook, double ratio) {
 
 // The option `small` of dense hooks.
 
-// `hook` with vectors, and other gradients of fewer than `below` values, averaged exactly
-// beside it; the hook itself if `below` is 0. Named and printed as the hook with an option
-// "small".
+// Returns a hook that gives vectors, and other gradients of fewer than `below` values, an
+// exact mean beside `hook`. It is named and printed as `hook` with an option "small". If
+// `below` is 0, returns `hook` itself.
 std::shared_ptr<Hook> with_small_option(std::shared_ptr<Hook> hook, int64_t below);
 
-// Hooks that the program has named itself.
+// Hooks that the program has registered.
 
-// Empty function: no such name.
+// Returns an empty function if there is no such name.
 HookFactory registered_factory(std::string_view name);
 std::vector<std::string> registered_names();
 
-// "k=3,exact=1". Throws ConfigError that names the hook.
+// Parses "k=3,exact=1". Throws ConfigError that names the hook.
 HookArguments parse_arguments(std::string_view hook, std::string_view text);
 
 }  // namespace brigade

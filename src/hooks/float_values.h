@@ -4,7 +4,7 @@
 
 namespace brigade {
 
-// The buffer itself if it is float32, else a copy, which give_back() writes back.
+// The buffer itself if it is float32, else a copy that give_back() writes back.
 class FloatValues {
  public:
   explicit FloatValues(at::Tensor buffer)

@@ -27,8 +27,8 @@ class HalfHook : public Hook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     at::Tensor buffer = bucket.buffer();
     if (comm.works_on_device()) {
-      // NCCL's own all-reduce adds halves on the wire, and knows the hosts; dividing first
-      // keeps it in range.
+      // NCCL's own all-reduce adds halves on the wire, and knows the hosts. Dividing first
+      // keeps the sum in range.
       at::Tensor half = narrowed(buffer, comm.size());
       co_await comm.all_reduce(half);
       widen(half, buffer);
@@ -40,8 +40,8 @@ class HalfHook : public Hook {
   }
 
  private:
-  // buffer / divisor. The kernel multiplies by 1 / divisor. ATen does so too on CUDA, and
-  // the bits are the same.
+  // Returns buffer / divisor. The kernel multiplies by 1 / divisor. ATen does so too on
+  // CUDA, with the same bits.
   at::Tensor narrowed(const at::Tensor& buffer, int divisor) const {
     if (!has_kernels(buffer)) return buffer.div(divisor).to(dtype_);
     at::Tensor half = at::empty_like(buffer, dtype_);

@@ -63,7 +63,7 @@ std::vector<RuleText> rule_texts(std::string_view options) {
 
 bool fits(std::string_view pattern, std::string_view name) {
   size_t p = 0, n = 0;
-  // Behind the last star, and where in the name what follows it is tried.
+  // The position after the last star, and the one in the name where the rest is tried.
   size_t star = std::string_view::npos, tried = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -1,4 +1,4 @@
-// The parts of a hook's text: "fp16+powersgd:rank=2", "rules:*.bias=fp16;*=int8".
+// The parts of a hook's text, such as "fp16+powersgd:rank=2" or "rules:*.bias=fp16;*=int8".
 #pragma once
 #include <span>
 #include <string>
@@ -10,24 +10,24 @@
 
 namespace brigade {
 
-// What stands before the options, wrappers included: "fp16+powersgd".
+// The text before the options, wrappers included: "fp16+powersgd".
 std::string_view hook_head(std::string_view text);
-// The options: what follows a ':', or stands in parentheses that end the text, as in
-// "powersgd(rank=2)". Throws ConfigError for parentheses that do not.
+// The options: the text after a ':', or in parentheses that end the text, as in
+// "powersgd(rank=2)". Throws ConfigError for other parentheses.
 std::string_view hook_options(std::string_view text);
 
-// Of all hooks' options, those that may stand without a value, as in "int8:small".
+// The options of all hooks that may stand without a value, as in "int8:small".
 std::span<const base::BareOption> bare_options();
 
-// At each `separator` that is not in parentheses. An empty text has no words.
+// Splits at each `separator` that is not in parentheses. An empty text has no words.
 std::vector<std::string_view> split_outside(std::string_view text, char separator);
 
 // A pattern and a hook's text.
 using RuleText = std::pair<std::string_view, std::string_view>;
-// "PATTERN=HOOK;PATTERN=HOOK". Throws ConfigError.
+// Parses "PATTERN=HOOK;PATTERN=HOOK". Throws ConfigError.
 std::vector<RuleText> rule_texts(std::string_view options);
 
-// Whether `name` is what '*' (any text) and '?' (one character) in `pattern` may stand for.
+// Whether `name` matches `pattern`, where '*' is any text and '?' is any one character.
 bool fits(std::string_view pattern, std::string_view name);
 
 }  // namespace brigade

@@ -1,6 +1,6 @@
-// Vocabulary. The bucket is cut into as many *strata* as values are sent, of nearly equal
-// length; of each one value is drawn, by a hash of seed, step, bucket and stratum. So every
-// value has its turn with the same probability, and memory is read in its order.
+// Vocabulary. The bucket is cut into *strata* of nearly equal length, as many as values are
+// sent. From each stratum one value is drawn, by a hash of seed, step, bucket and stratum.
+// So all values have the same probability, and memory is read in order.
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
@@ -14,23 +14,23 @@
 namespace brigade {
 namespace {
 
-// splitmix64's last steps.
+// The last steps of splitmix64.
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
 }
 
-// FNV-1a, the same on every machine. It decides what is drawn: with another hash a run that
-// goes on from a checkpoint would draw otherwise than before.
+// FNV-1a is the same on every machine. It decides what is drawn: with another hash a run
+// resumed from a checkpoint would draw differently.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 0xCBF29CE484222325ull;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ull;
   return hash;
 }
 
-// Places of `count` of n values, rising. On a device, the host does not wait until they are
-// there; their memory on the host is not used again before.
+// Returns the indices of `count` of n values, rising. On a device, the host does not wait
+// for the copy; its host memory is not reused before it is done.
 at::Tensor draw(int64_t n, int64_t count, uint64_t key, c10::Device device) {
   at::Tensor places =
       at::empty({count}, at::TensorOptions(at::kLong).pinned_memory(!device.is_cpu()));
@@ -91,7 +91,7 @@ class RandomK : public Hook, public RevertibleHook {
   ErrorMemory errors_;
 };
 
-// 0, or NaN if not all are finite.
+// Returns 0, or NaN if not all values are finite.
 at::Tensor flaw_of(const at::Tensor& values) {
   const auto [least, most] = at::aminmax(values);
   return (least * 0 + most * 0).view({1});
@@ -109,7 +109,7 @@ Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
   const auto count = static_cast<int64_t>(std::ceil(ratio_ * static_cast<double>(n)));
   const at::Tensor places = draw(n, count, key, values.device());
 
-  // The error becomes what is to be sent at some time; what is sent now leaves it.
+  // The error becomes all that is still to be sent; those sent now are cleared below.
   at::add_out(error, residuals.last, values);
   at::Tensor message = at::empty({count + 1}, values.options());
   at::Tensor sent = message.narrow(0, 0, count), flaw = message.narrow(0, count, 1);
@@ -123,7 +123,7 @@ Task<at::Tensor> RandomK::reduce(Bucket bucket, Comm& comm) {
     error.index_fill_(0, places, 0);
     values.zero_().index_copy_(0, places, sent);
   } else {
-    // A bad step: it shows everywhere, and is taken back.
+    // A step that is not finite shows on all ranks, and its effect on the error is undone.
     const at::Tensor before = (error - values).nan_to_num(0, 0, 0);
     error.copy_(at::where(whole, error.index_fill(0, places, 0), before));
     values.copy_(flaw.expand_as(values)).index_add_(0, places, sent);

@@ -9,7 +9,7 @@
 namespace brigade {
 namespace {
 
-// The one thing in the library that a program changes for all of itself.
+// The only state of the library that a program changes for the whole process.
 struct Registered {
   std::mutex mutex;
   std::map<std::string, HookFactory, std::less<>> factories;

@@ -20,7 +20,7 @@ std::shared_ptr<Hook> small_wrapper(std::shared_ptr<Hook> inner) {
   return exact_small_wrapper(std::move(inner));
 }
 
-// May stand before a '+'.
+// The table of what may stand before a '+'.
 struct Wrapper {
   std::string_view name;
   Wrap wrap;
@@ -73,7 +73,7 @@ std::shared_ptr<Hook> power_sgd(const base::OptionSpec& given) {
   return factory(options);
 }
 
-// Without any, what most want: vectors of norms and biases exact, the rest in int8.
+// The default rules: vectors of norms and biases exact, the rest in int8.
 constexpr std::string_view kUsualRules = "*bias=allreduce;*norm*=allreduce;*=int8";
 
 // Rules of the same text share a hook, so that their parameters travel together.
@@ -253,7 +253,7 @@ const Row& find(std::string_view name) {
   return *found;
 }
 
-// Null: no such row, or one that is not made of hooks.
+// Null: there is no such row, or its hook is not made of hooks.
 MakeOfHooks find_of_hooks(std::string_view name) {
   const auto found =
       std::ranges::find(kRows, name, [](const Row& row) { return row.entry.name; });
@@ -276,7 +276,7 @@ std::span<const HookEntry> hook_table() { return entries(); }
 
 std::shared_ptr<Hook> make_hook(std::string_view spec) {
   const std::string_view head = hook_head(spec);
-  // What follows it may be texts of hooks, with a '+' of their own.
+  // The text after it may be texts of hooks that contain a '+'.
   const MakeOfHooks of_hooks = find_of_hooks(head.substr(head.rfind('+') + 1));
   const size_t plus = (of_hooks ? head : spec).find('+');
   if (plus != std::string_view::npos) {

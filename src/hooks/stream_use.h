@@ -1,17 +1,17 @@
-// Memory that is used on several CUDA streams.
+// Use of memory on several CUDA streams.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace brigade {
 
-// Tells the allocator that the current stream uses `tensor`, which may have been made on
+// Informs the allocator that the current stream uses `tensor`, which may have been made on
 // another stream. State that a hook has loaded comes from the program's stream: when the
 // hook drops it, the program's stream would get the memory while the hook's stream still
 // reads it. Does nothing for undefined tensors and those on the CPU.
 void use_on_current_stream(const at::Tensor& tensor);
 
-// The same for state that a hook keeps, which comes to `device` first if it is elsewhere: a
-// checkpoint may be of another device, and what another rank hands over is in host memory.
+// Does the same for state that a hook keeps, and first moves it to `device`: a checkpoint
+// may be of another device, and another rank's state arrives in host memory.
 void use_here(at::Tensor& kept, c10::Device device);
 
 }  // namespace brigade

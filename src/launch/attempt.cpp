@@ -23,13 +23,13 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
-// How long a worker that merely lost its peer is given for that peer's own failure to show.
+// How long a peer's own failure may take to show after a worker only lost that peer.
 constexpr milliseconds kSettle{2000};
 // How long after SIGKILL the launcher waits for processes that the kernel cannot end.
 constexpr milliseconds kUnkillable{10'000};
 
 struct Worker {
-  // In the order in which they were started.
+  // Counts workers in the order in which they were started.
   int number;
   int rank;
   int local_rank;
@@ -39,11 +39,11 @@ struct Worker {
   bool exited = false;
   int exit_code = 0;
   int signal = 0;
-  // Failed of its own, before the launcher ended anything.
+  // Whether it failed by itself, before the launcher ended anything.
   bool failed = false;
-  // Stood still (SIGSTOP) when another had failed: most likely that one waited for it.
+  // It stood still (SIGSTOP) when another failed, most likely by waiting for it.
   bool stopped = false;
-  // An elastic job went on without it.
+  // Whether an elastic job went on without it.
   bool left_behind = false;
   system_clock::time_point when;
 };
@@ -107,7 +107,7 @@ class Attempt {
   steady_clock::time_point kill_at_;
 };
 
-// Left early, by an exception: nothing may stay behind.
+// An exception may have ended the attempt early; no process may be left.
 Attempt::~Attempt() {
   const auto deadline = steady_clock::now() + kUnkillable;
   while (!finished_ && !processes_.living().empty() && steady_clock::now() < deadline) {
@@ -163,7 +163,7 @@ void Attempt::start(int local_rank) {
   processes_.add(worker.pid);
   guardian_.add(worker.pid);
   worker.streams->close_workers_ends();
-  // Wakes the loop when the worker ends; on a kernel without it the loop wakes by itself.
+  // It wakes the loop when the worker ends; without it the loop wakes by itself.
   worker.pidfd = static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0));
   workers_.push_back(std::move(worker));
   plan_.control.started(number, local_rank);
@@ -188,7 +188,7 @@ void Attempt::wait() {
     const auto left = *options_.wall - (steady_clock::now() - started_);
     limit = std::clamp(std::chrono::ceil<milliseconds>(left), milliseconds(0), limit);
   }
-  // Children that outlive their worker wake nobody: look again soon.
+  // Children that outlive their worker wake nobody, so the loop checks again soon.
   if (soon || all_exited) limit = std::min(limit, milliseconds(10));
   poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
 }
@@ -198,7 +198,7 @@ void Attempt::pump() {
     for (int stream : {1, 2}) {
       WorkerOutput* output = worker.streams->output(stream);
       if (!output || output->pump() || stream == 2 || ending_) continue;
-      // As any program does whose reader has gone: brigade run ... | head.
+      // The launcher ends like any program whose reader has gone: brigade run ... | head.
       result_.interrupted = SIGPIPE;
       end_all(SIGTERM);
     }
@@ -208,7 +208,7 @@ void Attempt::pump() {
 void Attempt::take_signals() {
   while (const int number = signals_.take()) {
     if (result_.interrupted) {
-      // Asked twice.
+      // The user asked twice.
       kill_at_ = steady_clock::now();
       continue;
     }
@@ -222,7 +222,7 @@ void Attempt::collect_exits() {
   for (Worker& worker : workers_) {
     if (worker.exited) continue;
     siginfo_t info{};
-    // Not reaped yet: its pid must stay its own while its process group may be signalled.
+    // It is not reaped yet: its pid must stay its own while its group may be signalled.
     const int flags = WEXITED | WNOHANG | WNOWAIT;
     if (waitid(P_PID, static_cast<id_t>(worker.pid), &info, flags) != 0 || !info.si_pid)
       continue;
@@ -256,7 +256,7 @@ bool Attempt::goes_on_without(Worker& worker) {
   return plan_.control.goes_on_without(worker.number, well, how) && !well;
 }
 
-// An elastic job may lose a thousand workers: nothing of them stays.
+// An elastic job may lose a thousand workers, so it keeps nothing of them.
 void Attempt::release(Worker& worker) {
   worker.failed = false;
   worker.left_behind = true;
@@ -302,7 +302,7 @@ bool Attempt::over() {
   const auto exited = [](const Worker& worker) { return worker.exited; };
   if (!std::ranges::all_of(workers_, exited)) return false;
   if (!ending_ && actions_.stay) return false;
-  // All here only lost their peer: the cause may show on another host.
+  // If all here only lost their peer, the cause may show on another host.
   const bool settling = !ending_ && settle_until_ && steady_clock::now() < *settle_until_;
   if (settling && plan_.control.fd() >= 0) return false;
   if (processes_.living().empty()) return true;
@@ -330,7 +330,7 @@ void Attempt::drain(Worker& worker) {
   for (int stream : {1, 2}) {
     WorkerOutput* output = worker.streams->output(stream);
     if (!output) continue;
-    // No process of the job writes any more: what is in the pipe is all there will be.
+    // No process of the job writes any more, so the pipe holds all that is left.
     for (pollfd ready{output->fd(), POLLIN, 0}; output->fd() >= 0;) {
       if (poll(&ready, 1, 0) <= 0) break;
       output->pump();
@@ -344,9 +344,9 @@ std::optional<base::RecordedError> Attempt::recorded(const Worker& worker) const
   return base::read_error_file(worker.streams->folder() + "/error.json");
 }
 
-// Whether a worker failed only because another one had gone: then the other is the cause.
+// Whether a worker failed only because another had gone, which then is the cause.
 bool Attempt::lost_its_peer(const Worker& worker) const {
-  // Gloo writes to a connection that has gone as to any other.
+  // Gloo writes to a closed connection without blocking SIGPIPE.
   if (worker.failed && worker.signal == SIGPIPE) return true;
   if (worker.failed && worker.signal && worker.signal != SIGABRT) return false;
   const auto says = [](const std::string& text) {
@@ -354,7 +354,7 @@ bool Attempt::lost_its_peer(const Worker& worker) const {
   };
   if (const auto error = recorded(worker)) {
     if (error->rank && *error->rank != worker.rank) return true;
-    // A rendezvous that a peer's death ended is told by its text only.
+    // Only the text shows whether a peer's death ended a rendezvous.
     const bool untold = !error->kind || error->kind == Failure::rendezvous;
     return untold ? says(error->message) : base::is_echo(*error->kind);
   }
@@ -362,8 +362,8 @@ bool Attempt::lost_its_peer(const Worker& worker) const {
   return std::ranges::any_of(lines.own(), says) || std::ranges::any_of(lines.rest(), says);
 }
 
-// The first failure by time; those that only lost their peer come last. A worker that had
-// written its error file when the launcher ended it has failed too.
+// Finds the first failure by time; workers that only lost their peer come last. A worker
+// that had written its error file when the launcher ended it has failed too.
 void Attempt::conclude() {
   if (result_.interrupted || result_.ended_elsewhere) return;
   struct Candidate {
@@ -406,7 +406,7 @@ WorkerFailure Attempt::failure_of(const Worker& worker) const {
                         .signal = worker.signal};
   const auto error = recorded(worker);
   if (error) failure.message = error->message;
-  // The launcher's own signal says nothing about it: what it was going to exit with does.
+  // The launcher's own signal explains nothing; the recorded error has the exit code.
   if (!worker.failed && worker.signal)
     failure.exit_code = error ? error->exit_code : 1, failure.signal = 0;
   const LastLines lines = worker.streams->last_lines();

@@ -1,4 +1,4 @@
-// One attempt of a job on this host: starts the workers, watches them, ends them all.
+// One attempt of a job on this host: it starts the workers, watches them and ends them all.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -13,36 +13,36 @@
 
 namespace brigade::launching {
 
-// What the attempt needs to know about the rest of the job.
+// The rest of the job, as far as the attempt needs it.
 struct AttemptPlan {
   JobControl& control;
   int attempt = 0;
   int workers = 0;
-  // Of this host's first worker.
+  // The rank of this host's first worker.
   int first_rank = 0;
   std::string host = {};
   // This attempt's folder, with a subfolder for each local rank.
   std::string folder = {};
   bool folder_is_kept = false;
   std::chrono::milliseconds grace = {};
-  // The environment of the worker with that local rank.
+  // Returns the environment of the worker with that local rank.
   std::function<std::map<std::string, std::string>(int local_rank)> environment = {};
-  // Further descriptors of the launcher, for workers to close.
+  // Further descriptors of the launcher that workers must close.
   std::vector<int> launchers_own = {};
-  // Called once the workers run; only from then on may the launcher have threads.
+  // Called once the workers run; the launcher may have threads only from then on.
   std::function<void()> started = {};
 };
 
 struct AttemptResult {
-  // The first worker of this host that failed; none if none did.
+  // The first worker of this host that failed, if any.
   std::optional<WorkerFailure> failure;
   // The signal that ended the job; 0: none.
   int interrupted = 0;
   bool past_wall = false;
   bool ended_elsewhere = false;
-  // Workers that the launcher ended, and how: "rank 0 ended by SIGTERM".
+  // How workers ended that the launcher ended, such as "rank 0 ended by SIGTERM".
   std::vector<std::string> others;
-  // Why what a worker wrote to stdout could not all be shown (errno); 0: it was.
+  // Why a worker's stdout could not all be shown (errno); 0: it was.
   int output_lost = 0;
   // Why an elastic job could not go on.
   std::string over;

@@ -13,17 +13,16 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How often messages are looked for: while something is expected, and otherwise.
+// The intervals of polling for messages: while something is expected, and otherwise.
 constexpr milliseconds kBusy{5};
 constexpr milliseconds kIdle{100};
 
-// How long a process that lives may need to say so.
+// The time within which a living process must answer.
 constexpr milliseconds kMemberSilence{5000};
-// The same for the launcher of a host whose workers are waited for: it beats ten times a
-// second.
+// The same for a launcher whose workers are waited for; it beats ten times a second.
 constexpr milliseconds kFollowerSilence{1500};
-// What a worker is given at least: a limit for collectives may be short, and a program must
-// be loaded, and its data read.
+// The least time for a worker to become ready: a limit for collectives may be short, but
+// loading a program and its data takes time.
 constexpr milliseconds kToBecomeReady{60'000};
 
 std::string seconds_text(milliseconds time) {
@@ -43,7 +42,7 @@ Coordinator::Coordinator(const LaunchOptions& options, milliseconds limit)
       restarts_left_(options.max_restarts) {}
 
 void Coordinator::serve(c10::intrusive_ptr<c10d::Store> store) {
-  // As a worker's rendezvous does it: there is one attempt only.
+  // This is the prefix of a worker's rendezvous; there is only one attempt.
   mail_ = std::make_unique<group::LauncherMailbox>(
       c10::make_intrusive<c10d::PrefixStore>("brigade/attempt_0", std::move(store)));
   membership_ = std::make_unique<Membership>(
@@ -72,14 +71,14 @@ bool Coordinator::goes_on_without(int worker, bool ended_well, const base::Cause
   const int local_rank = local_ranks_[worker];
   local_ranks_.erase(worker);
   if (!membership_) return ended_well;
-  // Without a mistake of its own in all that it was needed for. Who came too late to take
-  // part was needed for nothing, and is ended by this launcher itself.
+  // After the job has finished, a member must have exited with 0. A worker that came too
+  // late is no member; this launcher ends it.
   if (membership_->finished()) {
     const bool needed = membership_->is_member(worker);
     membership_->ended(worker, how, steady_clock::now());
     return ended_well || !needed;
   }
-  // A program that does not call join_job() ends as it always did.
+  // A program that does not call join_job() ends as without --elastic.
   if (!membership_->known() && !ended_well) {
     over_ = (host_of(worker) ? how.text + "; " : "") +
             "no worker has called join_job(), so --elastic is of no use to it; "
@@ -113,12 +112,12 @@ Actions Coordinator::poll() {
   if (!membership_) return actions;
   const Time now = steady_clock::now();
   if (messages_) hear_followers(now);
-  // A host that has come to the beginning takes part with its workers.
+  // The first generation waits for the workers of a host that has already joined.
   const bool starting = membership_->generation() < 0 &&
                         std::ranges::any_of(followers_, [](const auto& follower) {
                           return follower.second.to_start > 0;
                         });
-  // A replacement that is about to be started is one that is waited for.
+  // It also waits for a replacement that is about to be started.
   membership_->hold(hosts() < options_.min_nodes || starting || !to_start_.empty());
   membership_->turn(now);
   if (membership_->finished()) {
@@ -137,7 +136,7 @@ Actions Coordinator::poll() {
   return actions;
 }
 
-// All is done: this host's workers that wait for a place are not needed.
+// Returns this host's workers that are no members: when all is done none is needed.
 std::vector<int> Coordinator::late_workers() const {
   std::vector<int> late;
   for (const auto& [worker, local_rank] : local_ranks_)
@@ -145,7 +144,7 @@ std::vector<int> Coordinator::late_workers() const {
   return late;
 }
 
-// With several hosts, others may still come: for that there is a limit.
+// With several hosts others may still come, within a limit.
 std::string Coordinator::why_over(Time now) {
   constexpr int kMany = std::numeric_limits<int>::max() / 2;
   if (membership_->finished()) return {};
@@ -178,8 +177,7 @@ void Coordinator::kill(const std::vector<int>& stuck, Actions& actions) {
   }
 }
 
-// ---- followers
-// -----------------------------------------------------------------------------
+// ---- followers -------------------------------------------------------------------------
 
 void Coordinator::open_to_followers(const c10::intrusive_ptr<c10d::Store>& store,
                                     int workers, const std::string& run_id) {
@@ -201,7 +199,7 @@ void Coordinator::read(int follower, const std::string& text, Time now) {
     return welcome(follower, rest, number);
   }
   const auto found = followers_.find(follower);
-  if (found == followers_.end()) {  // it was told that it is not needed
+  if (found == followers_.end()) {  // it was dismissed
     if (what == "bye") messages_->forget(follower);
     return;
   }

@@ -18,19 +18,20 @@ class Store;
 
 namespace brigade::launching {
 
-// A worker's number and its place among this host's workers are the same here.
+// A worker's number and its index among this host's workers are the same here.
 class Coordinator : public JobControl {
  public:
-  // `limit`: how long a worker may take to become ready, if it is more than a minute, and
-  // how long another host may be silent.
+  // `limit`: how long a worker may take to become ready, if that is over a minute, and how
+  // long another host may be silent.
   Coordinator(const LaunchOptions& options, std::chrono::milliseconds limit);
 
-  // The store that the workers use. To be called once.
+  // Uses the store of the workers. REQUIRES: called once.
   void serve(c10::intrusive_ptr<c10d::Store> store);
-  // Lets other hosts in. `workers`: this host's. After serve().
+  // Lets other hosts in. `workers`: their number on this host. REQUIRES: called after
+  // serve().
   void open_to_followers(const c10::intrusive_ptr<c10d::Store>& store, int workers,
                          const std::string& run_id);
-  // Tells all followers that the job is over, and gives them `limit` to leave.
+  // Informs all followers that the job is over, and gives them `limit` to leave.
   void dismiss_followers(const std::string& text, int exit_code,
                          std::chrono::milliseconds limit);
 
@@ -44,7 +45,7 @@ class Coordinator : public JobControl {
   using Time = Membership::Time;
   struct FollowerState {
     std::string name;
-    int to_start = 0;  // it was told to start so many, and has not done so yet
+    int to_start = 0;  // starts that it was sent and has not reported yet
     bool told_known = false;
     std::set<int> told_to_kill;
   };
@@ -69,13 +70,13 @@ class Coordinator : public JobControl {
   int restarts_left_;
   std::unique_ptr<group::LauncherMailbox> mail_;
   std::unique_ptr<Membership> membership_;
-  std::map<int, int> local_ranks_;  // of all living workers, by number
+  std::map<int, int> local_ranks_;  // of all living workers, by their number
   std::vector<int> to_start_;       // local ranks of this host
   std::string over_;
-  // Of a job of several hosts.
+  // Null if the job has one host.
   std::unique_ptr<HostMessages> messages_;
   std::map<int, FollowerState> followers_;
-  std::optional<Time> short_since_;  // fewer hosts or workers than asked for
+  std::optional<Time> short_since_;  // when hosts or workers became too few
   bool told_finished_ = false;
 };
 

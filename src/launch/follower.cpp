@@ -5,7 +5,7 @@
 namespace brigade::launching {
 namespace {
 
-// What comes from the first host wakes the attempt's loop; that it is silent does not.
+// A message of the first host wakes the attempt's loop; its silence does not.
 constexpr std::chrono::milliseconds kSleep{100};
 
 }  // namespace
@@ -39,7 +39,7 @@ Actions Follower::poll() {
   if (over_.empty()) over_ = link_.lost();
   if (over_.empty() && living_.empty() && unanswered_ == 0 && actions.start.empty())
     over_ = "no worker of this host is left; the job goes on without it";
-  // The first host may still want a replacement.
+  // The first host may still send a start for a replacement.
   actions.stay = over_.empty() && unanswered_ > 0;
   return actions;
 }

@@ -1,4 +1,4 @@
-// The launcher of a host that has joined an elastic job: does what the first host says.
+// The launcher of a host that has joined an elastic job; it obeys the first host.
 #pragma once
 #include <set>
 
@@ -18,7 +18,7 @@ class Follower : public JobControl {
   int fd() const override { return link_.fd(); }
   Actions poll() override;
   std::string over() const override { return over_; }
-  // What this launcher should exit with when it is over.
+  // The exit code of this launcher when the job is over.
   int exit_code() const { return exit_code_; }
 
  private:
@@ -29,10 +29,10 @@ class Follower : public JobControl {
   HostLink& link_;
   const int follower_;
   std::set<int> living_;
-  int unanswered_ = 0;  // ends that were told of
+  int unanswered_ = 0;  // reported ends without an answer
   bool known_ = false;
   bool finished_ = false;
-  std::set<int> members_;  // once it is finished, by number
+  std::set<int> members_;  // by number, known once it is finished
   std::string over_;
   int exit_code_ = 1;
 };

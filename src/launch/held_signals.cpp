@@ -14,8 +14,7 @@ bool ignored(int number) {
   return action.sa_handler == SIG_IGN;
 }
 
-// Signals that the caller ignores stay ignored: nohup, and a shell's background jobs, count
-// on it.
+// Signals that the caller ignores stay ignored: nohup and background jobs rely on that.
 sigset_t not_ignored(sigset_t signals) {
   for (int number = 1; number < NSIG; ++number) {
     if (sigismember(&signals, number) == 1 && ignored(number)) sigdelset(&signals, number);

@@ -1,11 +1,11 @@
-// The signals that end a job, taken one by one.
+// Receives, one by one, the signals that end a job.
 #pragma once
 #include "base/signals.h"
 
 namespace brigade::launching {
 
-// Holds back the signals that end a job, and the launcher's own SIGPIPE, from construction
-// on, and hands the former out through a descriptor; puts things back at the end.
+// From construction on blocks the signals that end a job, and SIGPIPE for the launcher
+// itself. Delivers the former through a descriptor. The destructor restores the mask.
 class HeldSignals {
  public:
   HeldSignals();
@@ -14,9 +14,9 @@ class HeldSignals {
   HeldSignals& operator=(const HeldSignals&) = delete;
 
   int fd() const { return fd_; }
-  // The next one that has come; 0: none.
+  // Returns the next signal that has arrived; 0: none.
   int take() const;
-  // The thread's mask as it was before.
+  // Returns the thread's mask as it was before.
   const sigset_t& mask_before() const { return held_.mask_before(); }
 
  private:

@@ -13,12 +13,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How often a follower tells that it lives, and listens.
-constexpr milliseconds kBeat{100};
+// The interval at which a follower sends a beat and reads messages.
+constexpr milliseconds kHostBeat{100};
 
-// Set once followers may come; holds the run's id.
+// Set once followers may come; its value is the run's id.
 constexpr const char* kOpen = "open";
-// The same where the user has given it, else empty.
+// Holds the run's id if the user gave it, else an empty text.
 constexpr const char* kGivenRunId = "given_run_id";
 constexpr const char* kFollowers = "guests";
 constexpr const char* kRanks = "ranks";
@@ -58,10 +58,9 @@ void HostMessages::forget(int follower) {
   heard_.erase(follower);
 }
 
-// ---- the follower
-// --------------------------------------------------------------------------
+// ---- the follower ----------------------------------------------------------------------
 
-// What both threads see, under the mutex. What is below it is the link's thread's alone.
+// The mutex guards members up to the empty line; the rest is the link thread's alone.
 struct HostLink::Shared : LinkThread {
   std::optional<Entry> entry;
   std::vector<std::string> outgoing;
@@ -74,7 +73,7 @@ struct HostLink::Shared : LinkThread {
   milliseconds limit;
   StoreOpener opener;
   c10::intrusive_ptr<c10d::Store> server;
-  c10::intrusive_ptr<c10d::Store> store;  // a part of it
+  c10::intrusive_ptr<c10d::Store> store;  // a prefix store over `server`
   std::unique_ptr<group::WorkerMailbox> mail;
 
   void loop();
@@ -82,13 +81,13 @@ struct HostLink::Shared : LinkThread {
   void talk_to_store(bool last);
 };
 
-// False: not yet.
+// Returns false as long as the first host is not ready.
 bool HostLink::Shared::enter() {
   std::string why;
   if (!server) server = opener(why);
   if (server && !store) store = part_of(server);
   if (store && !store->check({kOpen})) {
-    // What the launcher of another kind of job writes there first.
+    // The launcher of a static job writes this key first.
     if (server->check({"brigade/launcher/node/0"}))
       throw RendezvousError("the job at " + address +
                             " takes no other hosts; was it started with --elastic and "
@@ -139,7 +138,7 @@ void HostLink::Shared::loop() {
       if (mail || (!last && enter())) talk_to_store(last);
       tell();
       std::unique_lock lock(mutex);
-      if (!stop && outgoing.empty()) changed.wait_for(lock, kBeat);
+      if (!stop && outgoing.empty()) changed.wait_for(lock, kHostBeat);
     }
   } catch (const std::exception& error) {
     const std::scoped_lock lock(mutex);

@@ -1,14 +1,14 @@
 // Messages between the launchers of an elastic job on several hosts, through the store.
 //
 // Vocabulary. The *first host's* launcher has the store and decides. A *follower* is the
-// launcher of another host; it gets a number from 1 on, never twice. A follower says:
-//   hello COUNT NAME     it comes with so many workers, from the host of that name
+// launcher of another host; it gets a number from 1 on, never twice. A follower sends:
+//   hello COUNT NAME     it joins with COUNT workers, from the host of that name
 //   started N LOCAL      worker N runs, under that local rank
 //   ended N WELL HOW     worker N has ended; WELL is 1 for exit code 0
 //   beat                 it lives
 //   bye                  it leaves, and needs the store no more
-// The first host says:
-//   known                the workers know elastic jobs: a death is survived from now on
+// The first host sends:
+//   known                the workers know elastic jobs, so a death is survived from now on
 //   start LOCAL          start another worker; an answer to `ended`
 //   gone                 no other is started; an answer to `ended`
 //   kill N               worker N does not answer any more
@@ -34,21 +34,21 @@ namespace brigade::launching {
 constexpr int kNumbersAHost = 100'000;
 constexpr int host_of(int number) { return number / kNumbersAHost; }
 
-// The first host's side. Never waits long. Not thread-safe.
+// The first host's side. It never waits long. Not thread-safe.
 class HostMessages {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // From now on followers may come. `ranks`: those of the first host's own workers.
+  // From now on followers may come. `ranks`: the number of the first host's own workers.
   // `given_run_id`: as the user gave it; empty: this launcher made one up.
   HostMessages(c10::intrusive_ptr<c10d::Store> store, int ranks, const std::string& run_id,
                const std::string& given_run_id = "");
 
-  // What has come since the last call, except beats.
+  // Returns the messages since the last call, except beats.
   std::vector<std::pair<int, std::string>> hear(Time now);
   void say(int follower, const std::string& text) { mail_.send(follower, text); }
-  // How long nothing has been heard of it.
+  // Returns how long nothing has been heard of the follower.
   std::chrono::milliseconds silence(int follower, Time now) const;
-  // It has left, or is lost: it is not listened to any more.
+  // Stops listening to a follower that has left or is lost.
   void forget(int follower);
 
  private:
@@ -58,36 +58,36 @@ class HostMessages {
   int known_ = 0;              // followers that ever came
 };
 
-// A follower's side: a thread of its own talks to the store, all calls return at once.
+// A follower's side. A thread of its own talks to the store, so all calls return at once.
 class HostLink {
  public:
   struct Self {
     std::string host;
     int workers = 0;
-    // As the user gave it; empty: whatever the job's is.
+    // As the user gave it; empty: any job's will do.
     std::string given_run_id = {};
   };
-  // What the first host knows it under.
+  // The entry that the first host has of the follower.
   struct Entry {
     int follower = 0;
     int first_rank = 0;
     std::string run_id;
   };
-  // `address`: of the first host, for texts. `limit`: how long it may be silent.
+  // `address`: the first host's, for texts. `limit`: how long it may be silent.
   HostLink(Self self, std::string address, StoreOpener opener,
            std::chrono::milliseconds limit);
-  // Says good-bye; waits for 2 s at most.
+  // Sends `bye`; waits for at most 2 s.
   ~HostLink();
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
 
-  // Readable when there is news; `hear` makes it quiet again.
+  // Becomes readable when there is news; hear() resets it.
   int fd() const;
-  // None until the first host was reached.
+  // Returns none until the first host was reached.
   std::optional<Entry> entry() const;
   void say(std::string text);
   std::vector<std::string> hear();
-  // Why the first host cannot be heard any more; empty: it can.
+  // Why the first host is out of reach; empty: it is not.
   std::string lost() const;
 
  private:

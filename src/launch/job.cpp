@@ -26,7 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Practically without limit: while others are heard, waiting for them is right.
+// In practice this is no limit: as long as others are heard, waiting for them is right.
 constexpr milliseconds kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 milliseconds seconds_from(const char* variable, milliseconds fallback) {
@@ -51,11 +51,11 @@ std::string host_name() {
 struct PreparedStore {
   int port = 0;
   StoreOpener open;
-  // Where this launcher hosts it: the socket it will listen on, for workers to close.
+  // The listening socket if this launcher hosts the store; workers must close it.
   std::vector<int> descriptors = {};
 };
 
-// One attempt of a job on several hosts: the first failure, on whichever of them, ends it.
+// One attempt of a job on several hosts: the first failure on any of them ends it.
 class NodesControl : public JobControl {
  public:
   explicit NodesControl(NodeLink& link) : link_(link) {}
@@ -122,7 +122,7 @@ class Job {
   JobFolder folder_;
   Guardian guardian_;
   HeldSignals signals_;
-  // With several hosts only.
+  // Null unless a static job has several hosts.
   std::unique_ptr<NodeLink> link_;
   c10::intrusive_ptr<c10d::Store> restarted_store_;
 };
@@ -145,7 +145,7 @@ void Job::run() {
 }
 
 std::optional<JobResult> Job::run_alone(int attempt) {
-  // A store of its own for each attempt: nothing of the last one may be found in it.
+  // Each attempt has a store of its own, because the last one's keys must not be found.
   const PreparedStore prepared = host_store(options_.master_port);
   c10::intrusive_ptr<c10d::Store> store;
   JobControl alone;
@@ -165,7 +165,7 @@ std::optional<JobResult> Job::run_alone(int attempt) {
   return result_of(run_workers(plan, place));
 }
 
-// The first host of an elastic job: others come and go.
+// Runs the first host of an elastic job; others come and go.
 std::optional<JobResult> Job::run_first_host() {
   const PreparedStore prepared = host_store(options_.master_port);
   std::string why;
@@ -179,7 +179,7 @@ std::optional<JobResult> Job::run_first_host() {
     coordinator.serve(store);
     coordinator.open_to_followers(store, workers_, place.run_id);
   };
-  const auto verdict = result_of(run_workers(plan, place));
+  auto verdict = result_of(run_workers(plan, place));
   if (verdict) {
     coordinator.dismiss_followers(verdict->text, verdict->exit_code,
                                   std::min(limit_, grace_ + milliseconds(5'000)));
@@ -214,11 +214,11 @@ std::optional<JobResult> Job::run_as_follower() {
   return verdict;
 }
 
-// The port is taken from now on; 0: a free one.
+// Takes the port at once; 0: a free one.
 PreparedStore Job::host_store(std::uint16_t port) const {
   auto listener = std::make_shared<Listener>(options_.master_addr, port);
   const bool loopback = group::own_address(listener->fd()).loopback();
-  // Said once, not for the stores of restarts, which have ports of their own.
+  // This is printed once, not for the stores of restarts, which have ports of their own.
   if (options_.nodes > 1 && port != 0 && !loopback) {
     std::fprintf(stderr,
                  "brigade: whoever reaches %s can take part in this job or end it; on a "
@@ -232,7 +232,7 @@ PreparedStore Job::host_store(std::uint16_t port) const {
   return prepared;
 }
 
-// That of node 0's launcher.
+// Returns the store of node 0's launcher.
 PreparedStore Job::reach_store() const {
   const std::string& host = options_.master_addr;
   const std::uint16_t port = options_.master_port;
@@ -242,8 +242,8 @@ PreparedStore Job::reach_store() const {
 }
 
 std::optional<JobResult> Job::run_with_others(int attempt) {
-  // The first attempt's workers share the launchers' store, so that the port is the one
-  // that the user chose, and opened in a firewall perhaps.
+  // The first attempt's workers share the launchers' store, so that its port is the one
+  // that the user chose, and perhaps opened in a firewall.
   const bool hosts = options_.node_rank == 0;
   PreparedStore prepared =
       hosts ? host_store(attempt ? 0 : options_.master_port) : reach_store();
@@ -289,7 +289,7 @@ std::optional<JobResult> Job::wait_until_all_are_done(int attempt) {
   });
   if (done.signal) return settle(interrupted_by(done.signal));
   if (!done.news.lost.empty()) {
-    // Our own part is done, and nobody is left to say how the rest ended.
+    // This host's part is done, and no other launcher is left to report how the rest ended.
     std::fprintf(stderr, "brigade: all workers of this host ended well, then %s\n",
                  done.news.lost.c_str());
     return std::nullopt;
@@ -316,7 +316,7 @@ WorkerPlacement Job::placement_among(const NodeNews& news, int attempt) const {
   return place;
 }
 
-// What all nodes say: the verdict of the node whose claim came first.
+// Returns what all nodes report: the verdict of the node that claimed first.
 JobResult Job::settle(std::optional<JobResult> own) {
   link_->claim();
   const auto claimed = [](const NodeNews& news) { return news.claimed_by || news.verdict; };
@@ -327,7 +327,7 @@ JobResult Job::settle(std::optional<JobResult> own) {
     wait = await(patience, [](const NodeNews& news) { return news.verdict.has_value(); });
   }
   if (wait.signal) return interrupted_by(wait.signal);
-  // A user who interrupted it here, by hand, wants to read that.
+  // A user who interrupted the job on this host wants to read that.
   if (wait.news.verdict && !(own && own->final)) return *wait.news.verdict;
   if (own) return *own;
   return {.text = wait.news.lost.empty()
@@ -336,7 +336,7 @@ JobResult Job::settle(std::optional<JobResult> own) {
           .final = true};
 }
 
-// Node 0 hosts the store, so it goes last.
+// Node 0 hosts the store, so it leaves last.
 void Job::leave() {
   link_->enter(NodePhase::left);
   if (options_.node_rank != 0) return;

@@ -1,4 +1,4 @@
-// What an attempt tells and asks the rest of the job while its workers run.
+// Connects an attempt with the rest of the job while its workers run.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -9,29 +9,28 @@
 
 namespace brigade::launching {
 
-// What the rest of the job wants of this host's attempt.
+// The requests of the rest of the job to this host's attempt.
 struct Actions {
   std::vector<int> start = {};  // local ranks, of new workers
   std::vector<int> kill = {};   // workers
-  // Another host has the failure that ends the attempt, or is lost.
+  // Whether another host has the failure that ends the attempt, or is lost.
   bool ended_elsewhere = false;
-  // This host's launcher must stay even when none of its workers is left.
+  // Whether this host's launcher must stay even without workers.
   bool stay = false;
-  // When to ask again at the latest, if fd() says nothing before.
+  // The longest time until the next poll, if fd() does not become readable before.
   std::chrono::milliseconds sleep{1000};
 };
 
-// As it is here, that of a job on one host: the first worker that fails ends the attempt,
-// and there is nobody to tell. Several hosts' launchers and elastic jobs have their own.
+// This base class controls a job on one host: the first worker that fails ends the attempt.
+// Jobs on several hosts and elastic jobs override it.
 //
-// Workers go by their place among those that this host has started, from 0. Not
+// Workers are numbered from 0, in the order in which this host started them. Not
 // thread-safe: the attempt's loop calls it.
 class JobControl {
  public:
   virtual ~JobControl() = default;
 
-  // Of an elastic job: the number that its worker 0 here has in the whole job; the others'
-  // follow.
+  // Elastic jobs: the number of this host's worker 0 in the whole job; the others' follow.
   virtual std::optional<int> first_number() const { return std::nullopt; }
   virtual void started(int /*worker*/, int /*local_rank*/) {}
   // Whether the job goes on without a worker that has ended. `how`: "rank 2 ended by
@@ -40,10 +39,10 @@ class JobControl {
                                const base::Cause& /*how*/) {
     return ended_well;
   }
-  // A worker has failed and ends the attempt; called before the others are ended.
+  // Called when a worker has failed and ends the attempt, before the others are ended.
   virtual void failed() {}
 
-  // Readable when there is something for poll(); -1: never.
+  // Becomes readable when poll() has something to do; -1: never.
   virtual int fd() const { return -1; }
   virtual Actions poll() { return {}; }
   // Why an elastic job cannot go on; empty: it can.

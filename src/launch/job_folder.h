@@ -6,8 +6,8 @@
 
 namespace brigade::launching {
 
-// Fresh and private: what is in it decides what is reported. Removed at the end unless it
-// has logs, or a place that the user chose.
+// The folder is fresh and private, because its content decides what is reported. It is
+// removed at the end unless it has logs, or the user chose where it is.
 class JobFolder {
  public:
   // Throws ConfigError when it cannot be made.

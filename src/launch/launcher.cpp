@@ -28,7 +28,7 @@ void check_elastic(int workers, const LaunchOptions& options) {
                       "; it must be 1 to the number of nodes, " +
                       std::to_string(options.nodes));
   }
-  // Other hosts bring workers of their own.
+  // Other hosts have workers, too.
   const bool too_many = options.nodes == 1 && elastic.min_workers > workers;
   if (elastic.min_workers < 1 || too_many) {
     throw ConfigError("min workers is " + std::to_string(elastic.min_workers) + "; with " +
@@ -68,8 +68,8 @@ void check(int workers, const LaunchOptions& options) {
   }
 }
 
-// A launcher that was started with stdin, stdout or stderr closed would hand out these
-// numbers.
+// If stdin, stdout or stderr was closed at the start, a later descriptor would get its
+// number.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;

@@ -1,5 +1,5 @@
-// What a launcher's link to the store of another host is made of: a thread that does the
-// talking, and what it shares with the launcher's own, which never waits.
+// The base of a launcher's links to another host's store: a thread talks to the store, and
+// shares its state with the launcher's thread, which never waits.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -9,7 +9,7 @@
 
 namespace brigade::launching {
 
-// The base of what both threads share. All of it under the mutex, except `event`.
+// The state that both threads share. The mutex guards all of it except `event`.
 struct LinkThread {
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -22,17 +22,17 @@ struct LinkThread {
   LinkThread(const LinkThread&) = delete;
   LinkThread& operator=(const LinkThread&) = delete;
   ~LinkThread();
-  // There is news, and: it has been taken.
+  // tell() makes `event` readable, quiet() does the reverse.
   void tell() const;
   void quiet() const;
-  // Asks the thread to come to its end, and waits for that, 2 s at most.
+  // Asks the thread to end, and waits for that, for at most 2 s.
   void end();
 };
 
-// Calls shared->loop() in a thread of its own, which sees to `stop` and `changed`.
+// Calls shared->loop() in a thread of its own; the loop obeys `stop` and `changed`.
 template <class Shared>
 void start_link(std::shared_ptr<Shared> shared) {
-  // Detached: a call to a store that has become mute may never return.
+  // It is detached, because a call to a store that does not answer may never return.
   std::thread([shared = std::move(shared)] {
     shared->loop();
     const std::scoped_lock lock(shared->mutex);

@@ -18,10 +18,10 @@ void Membership::ended(int worker, const base::Cause& how, Time now) {
   mail_.remove(worker);
   if (matters) {
     gather(how.text, /*abort=*/true, now);
-    // It says more than what its peers have met; what it has met itself does not.
+    // Its own failure explains more than its peers' errors, unless it is their echo.
     if (!base::is_echo(how.kind)) why_ = how.text;
   }
-  // Another may have said before this death that it has the state, too.
+  // Another may have reported before this death that it has the state, too.
   read_mail(now);
 }
 
@@ -32,7 +32,7 @@ void Membership::read_mail(Time now) {
 void Membership::turn(Time now) {
   read_mail(now);
   if (finished_ || !gathering_) return;
-  // Members that meant to end after a step and do not all come must be told, too.
+  // Members that should all have come after a step are notified, too, if some have not.
   if (!told_ && generation_ >= 0 && now - *gathering_ > options_.silence)
     tell_that_it_is_over(now);
   condemn_silent(now);
@@ -97,7 +97,7 @@ void Membership::condemn_silent(Time now) {
   }
 }
 
-// Without it the job is over. If it is only slow it has the whole limit.
+// Without this worker the job is over, so a slow one gets the whole limit.
 bool Membership::is_last_with_state(const Worker& worker) const {
   return worker.holds_state && std::ranges::count_if(workers_, [](const auto& entry) {
                                  return entry.second.holds_state;
@@ -121,7 +121,7 @@ bool Membership::all_are_here(Time now) const {
     newcomers_missing = true;
   }
   if (held_ || ready == 0 || ready < options_.min_workers) return false;
-  // The first generation is that of all who were started.
+  // The first generation waits for all workers that were started.
   if (generation_ < 0) return !newcomers_missing;
   return !newcomers_missing || now - *gathering_ >= options_.grace;
 }
@@ -132,11 +132,10 @@ void Membership::publish(Time now) {
     members_left += worker.member;
     done += worker.member && worker.done;
   }
-  // Where all have died before they had the state, their replacements begin.
+  // If all died before they had the state, their replacements begin the training.
   if (members_left > 0 && done == members_left) return finish();
   std::vector<int> members;
-  // Workers that hold the state come first: nothing depends on it, but ranks then change
-  // least.
+  // Workers that hold the state come first: nothing depends on it, but fewer ranks change.
   for (const bool holds : {true, false})
     for (const auto& [number, worker] : workers_)
       if (worker.ready && worker.holds_state == holds) members.push_back(number);

@@ -1,9 +1,9 @@
-// Who belongs to an elastic job, generation after generation.
+// Decides who belongs to an elastic job, generation after generation.
 //
-// Vocabulary, besides that of group/store/mailbox.h. A *member* has a place in the present
-// generation; a *newcomer* has none yet. A member *holds the state* once it has formed a
-// generation. Between two generations the launcher *gathers*: it tells the members that
-// theirs is over, waits until all that live are ready, and gives out places.
+// Vocabulary, besides that of group/store/mailbox.h. A *member* has an assignment in the
+// present generation; a *newcomer* has none yet. A member *holds the state* once it has
+// formed a generation. Between two generations the launcher *regroups*: it notifies the
+// members that theirs is over, waits until the living are ready, and assigns.
 #pragma once
 #include <chrono>
 #include <map>
@@ -17,17 +17,17 @@
 namespace brigade::launching {
 
 struct MembershipOptions {
-  // Fewer do not train: newcomers are waited for, `limit` at most.
+  // With fewer workers no generation begins; newcomers may take up to `limit`.
   int min_workers = 1;
-  // How long a generation that could begin waits for newcomers that were started already.
+  // How long a generation that could begin waits for newcomers that were already started.
   std::chrono::milliseconds grace{0};
-  // How long a process may be silent when it is told that its generation is over.
+  // How long a process may be silent after it was notified that its generation is over.
   std::chrono::milliseconds silence{5000};
   // How long a worker may take to become ready.
   std::chrono::milliseconds limit{300'000};
 };
 
-// Decides; starts and ends nothing itself. Never waits. Not thread-safe.
+// Decides, but does not start or end anything itself. Never waits. Not thread-safe.
 class Membership {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -35,26 +35,26 @@ class Membership {
       : options_(options), mail_(mail) {}
 
   void started(int worker, Time now);
-  // `how`: "rank 2 ended by SIGKILL", and what kind of failure that was.
+  // `how`: "rank 2 ended by SIGKILL", and the kind of failure.
   void ended(int worker, const base::Cause& how, Time now);
-  // While it is held, no generation begins: hosts are missing.
+  // While it is held, no generation begins, because hosts are missing.
   void hold(bool held) { held_ = held; }
-  // Whether a member was told that its generation is over and has not answered.
+  // Whether a member was notified that its generation is over and has not answered.
   bool waits_for(int worker) const;
   // Reads and writes messages. To be called often.
   void turn(Time now);
 
-  // Workers that do not answer any more and must be killed.
+  // Returns workers that do not answer any more and must be killed.
   std::vector<int> take_stuck();
-  // All members have come to the end of their training.
+  // Whether all members have come to the end of their training.
   bool finished() const { return finished_; }
-  // Whether nobody who is left can go on; empty: somebody can. `to_come`: how many workers
-  // may still be started.
+  // Returns why no worker that is left can go on; empty: one can. `to_come`: how many
+  // workers may still be started.
   std::string why_over(int to_come) const;
   bool is_member(int worker) const;
-  // A worker has ever been ready: the program knows elastic jobs.
+  // Whether a worker has ever been ready, so that the program is known to be elastic.
   bool known() const { return known_; }
-  // Something is expected within moments.
+  // Whether a message is expected within moments.
   bool busy() const;
   int generation() const { return generation_; }
 
@@ -66,7 +66,7 @@ class Membership {
     bool done = false;
     bool heard = false;
     bool unresponsive = false;
-    Time since;  // it was started, or its generation was given out
+    Time since;  // when it started, or was assigned
   };
 
   void read_mail(Time now);
@@ -81,15 +81,15 @@ class Membership {
 
   const MembershipOptions options_;
   group::LauncherMailbox& mail_;
-  std::map<int, Worker> workers_;  // the living
+  std::map<int, Worker> workers_;  // the living ones
   int generation_ = -1;
-  bool formed_ = false;  // any generation, ever
+  bool formed_ = false;  // whether any generation ever was
   bool known_ = false;
   bool finished_ = false;
   bool held_ = false;
-  bool wanted_ = false;                         // members were told that somebody waits
+  bool wanted_ = false;                         // members were notified of a newcomer
   std::optional<Time> gathering_{Time::min()};  // since when; none: a generation trains
-  std::optional<Time> told_;                    // when members were told that it is over
+  std::optional<Time> told_;                    // when members were notified
   std::string why_;
 };
 

@@ -16,9 +16,9 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Where a launcher of another job leaves word that it was here.
+// The key under which a refused launcher of another job describes itself.
 constexpr const char* kRefused = "refused";
-// How often a node tells that it lives, and listens to the others.
+// The interval at which a node sends a beat and reads those of others.
 constexpr milliseconds kBeat{100};
 
 std::string dump(const json& data) {
@@ -105,7 +105,7 @@ std::string NodeNews::missing(int attempt, NodePhase phase) const {
   return names;
 }
 
-// What both threads see. The store and what is below it are the link's thread's alone.
+// Both threads use this under the mutex; `store` and below are the link thread's alone.
 struct NodeLink::Shared : LinkThread {
   NodeState self;
   bool claiming = false;
@@ -119,7 +119,7 @@ struct NodeLink::Shared : LinkThread {
   c10::intrusive_ptr<c10d::Store> server;
   c10::intrusive_ptr<c10d::Store> store;
   bool introduced = false;
-  // Why the store could not be reached when that was last tried; under the mutex.
+  // Why the store could not be reached at the last try; guarded by the mutex.
   std::string not_reached = "its address is being looked up";
   std::vector<std::pair<long, steady_clock::time_point>> beats;
 
@@ -151,8 +151,7 @@ bool NodeLink::Shared::connect_store() {
   return true;
 }
 
-// Before this launcher has written anything that the job at that address would take for one
-// of its own.
+// Comes before this launcher writes anything that the job there would take for its own.
 void NodeLink::Shared::check_job(const NodeState& first, const NodeState& state) {
   try {
     check_run_ids(group::endpoint(host, port), first.given_run_id, state.given_run_id);
@@ -165,12 +164,12 @@ void NodeLink::Shared::check_job(const NodeState& first, const NodeState& state)
   }
 }
 
-// Takes the node rank; the first one to come keeps it. False: node 0, which must come
-// first, has not yet.
+// Takes the node rank; the first launcher to take one keeps it. Returns false while node 0,
+// which must come first, is missing.
 bool NodeLink::Shared::introduce(const NodeState& state) {
   if (state.node_rank > 0) {
     const auto first = read("node/0");
-    // What the launcher of an elastic job writes there first.
+    // The launcher of an elastic job writes this key first.
     if (!first && server->check({"brigade/hosts/open"}))
       throw RendezvousError("the job at " + group::endpoint(host, port) +
                             " is elastic, and this launcher's is not; was it meant to say "
@@ -240,7 +239,7 @@ void NodeLink::Shared::talk_to_store() {
     const std::string text = encode(*verdict);
     store->set(prefix + "/verdict", std::vector<std::uint8_t>(text.begin(), text.end()));
   }
-  // After the claim: who hears that a node is done has heard before that it failed.
+  // This follows the claim, so that a node that sees the new state can see the claim, too.
   const std::string mine = encode(state);
   store->set("node/" + std::to_string(state.node_rank),
              std::vector<std::uint8_t>(mine.begin(), mine.end()));
@@ -253,7 +252,7 @@ void NodeLink::Shared::talk_to_store() {
   const std::scoped_lock lock(mutex);
   last_heard = steady_clock::now();
   if (refused) news.refused = *refused;
-  // Meanwhile the next attempt may have begun: then this is no news.
+  // If the next attempt has begun meanwhile, this is no news.
   if (self.attempt != state.attempt) return;
   if (claimed) news.claimed_by = std::stoi(*claimed);
   if (decided) news.verdict = decode_verdict(*decided);
@@ -261,7 +260,7 @@ void NodeLink::Shared::talk_to_store() {
 
 void NodeLink::Shared::loop() {
   try {
-    // One more round after the stop, so that the others hear the last word.
+    // One more round after the stop sends the last state to the others.
     for (bool last = false; !last;) {
       {
         const std::scoped_lock lock(mutex);

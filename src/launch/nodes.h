@@ -1,10 +1,10 @@
-// How the launchers of one job on several hosts keep in step, through node 0's store.
+// Keeps the launchers of one job on several hosts in step, through node 0's store.
 //
 // Vocabulary: a *node* is one host's launcher. It *joins* an attempt, its workers run, and
 // it is *done* with the attempt when all of them have ended well; it has *left* when it
-// needs the store no more. The node whose worker fails first *claims* the attempt's
-// failure, at once, and publishes a *verdict* on it as soon as its workers have ended: what
-// all nodes show, and whether the job may be restarted.
+// needs the store no more. The node whose worker fails first *claims* the attempt's failure
+// at once. When its workers have ended, it publishes a *verdict*: the result that all nodes
+// show, and whether the job may be restarted.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -28,17 +28,16 @@ enum class NodePhase { joining, done, left };
 struct NodeState {
   int node_rank = 0;
   int nodes = 0;
-  // Tells two launchers with the same node rank apart.
+  // Distinguishes two launchers with the same node rank.
   std::string job_id;
   std::string host;
   int workers = 0;
   int attempt = 0;
   NodePhase phase = NodePhase::joining;
-  // Of node 0: the run's id, and the port of the store that the workers of this attempt
-  // use.
+  // Set by node 0: the run's id, and the port of the store of this attempt's workers.
   std::string run_id;
   int port = 0;
-  // The run's id as the user gave it to this launcher; empty: it made one up.
+  // The run's id as the user gave it to this launcher; empty: the launcher made one up.
   std::string given_run_id;
   // Grows as long as the node lives.
   long beat = 0;
@@ -47,34 +46,33 @@ struct NodeState {
 struct JobResult {
   std::string text;
   int exit_code = 1;
-  // No restart, whatever is left of them: somebody interrupted the job.
+  // Whether the job must not restart, for instance because somebody interrupted it.
   bool final = false;
   std::optional<WorkerFailure> failure;
 };
 
-// What the others are doing, as last heard.
+// The last known state of the others.
 struct NodeNews {
-  // By node rank; none where a node has not been heard of.
+  // By node rank; none if a node has not been heard of.
   std::vector<std::optional<NodeState>> nodes;
-  // Of the current attempt.
+  // The node that claimed the current attempt.
   std::optional<int> claimed_by;
   std::optional<JobResult> verdict;
-  // On node 0: who came and was refused, for it is of another job; empty: nobody.
+  // Node 0: a launcher of another job that was refused; empty: there was none.
   std::string refused;
-  // Why the others cannot be heard any more; empty: they can.
+  // Why the others are out of reach; empty: they are not.
   std::string lost;
 
-  // Whether all are in this attempt, or beyond that phase in it.
+  // Whether all are in this attempt, in that phase or beyond.
   bool all_in(int attempt, NodePhase phase) const;
-  // "node 1, node 3": those that are not.
+  // Names the nodes that are not: "node 1, node 3".
   std::string missing(int attempt, NodePhase phase) const;
-  // Which nodes did not join this attempt in time, and which of them were lost in an
-  // earlier one.
+  // Names the nodes that did not join this attempt in time, and those lost earlier.
   std::string why_missing(int attempt, std::chrono::milliseconds limit) const;
 };
 
-// Opens the store of node 0. Null: not yet, try again, and why not. Runs in the link's
-// thread, and may outlive the link.
+// Opens the store of node 0. Returns null, and sets `why`, if it must be tried again. Runs
+// in the link's thread, and may outlive the link.
 using StoreOpener = std::function<c10::intrusive_ptr<c10d::Store>(std::string& why)>;
 
 // All calls return at once; a thread of its own talks to the store.
@@ -87,7 +85,7 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  // Readable when there is news; `news` makes it quiet again.
+  // Becomes readable when there is news; news() resets it.
   int fd() const;
   NodeNews news();
   void join(int attempt, int port);

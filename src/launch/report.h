@@ -7,14 +7,14 @@
 
 namespace brigade::launching {
 
-// "exit code 3" or "signal SIGKILL".
+// Returns "exit code 3" or "signal SIGKILL".
 std::string ending_of(const WorkerFailure& failure);
 int exit_code_of(const WorkerFailure& failure);
-// Several lines, without a newline at the end. `others`: how further workers ended.
+// Returns several lines, without a newline at the end. `others`: how other workers ended.
 std::string report(const WorkerFailure& failure, const std::vector<std::string>& others);
 
 std::string to_json(const WorkerFailure& failure);
-// REQUIRES: `text` comes from `to_json`.
+// REQUIRES: `text` comes from to_json().
 WorkerFailure failure_from_json(const std::string& text);
 
 }  // namespace brigade::launching

@@ -24,9 +24,9 @@ Listener::~Listener() {
 
 namespace {
 
-// How long it may take until it answers its first call.
+// The limit of the store's first answer.
 constexpr std::chrono::milliseconds kFirstAnswer{10'000};
-// How long one try to reach another host's may take.
+// The limit of one try to reach another host's store.
 constexpr std::chrono::milliseconds kOneTry{2000};
 
 }  // namespace
@@ -50,8 +50,7 @@ c10::intrusive_ptr<c10d::Store> Listener::serve(const std::string& run_id) {
 c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, std::uint16_t port,
                                            std::chrono::milliseconds limit,
                                            std::string& why) {
-  // Whether somebody listens there by now; the store's own client would fill stderr
-  // meanwhile.
+  // Checks first that the port is open: the store's own client would fill stderr meanwhile.
   const auto deadline = std::chrono::steady_clock::now() + kOneTry;
   const auto there = group::try_reach(host, port, deadline, &why);
   if (!there) return nullptr;

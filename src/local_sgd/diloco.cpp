@@ -89,7 +89,7 @@ std::string fingerprint_of(const DiLoCoOptions& o, const NamedParameters& parame
                   ",parameters=", parameters.size(), "#", base::hash64(named));
 }
 
-// Parameters in order, cut where that comes nearest to equal parts; none is empty.
+// Cuts the parameters, in order, into nearly equal fragments; none is empty.
 std::vector<std::vector<size_t>> fragments_of(const NamedParameters& parameters,
                                               int64_t count) {
   int64_t total = 0, so_far = 0;
@@ -108,7 +108,7 @@ std::vector<std::vector<size_t>> fragments_of(const NamedParameters& parameters,
   return fragments;
 }
 
-// Every rank gets rank 0's.
+// Gives every rank the parameters of rank 0.
 void make_equal(const NamedParameters& parameters, const ProcessGroup& group) {
   at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
@@ -192,7 +192,7 @@ void DiLoCo::State::start(size_t fragment, int64_t due) {
   std::vector<AveragedTensor> items;
   for (size_t index : fragments[fragment]) {
     const OuterParameter& o = outer[index];
-    // From where the rank set out: in a half type that is not quite the global parameter.
+    // The rank started from this: in a half type it is not quite the global parameter.
     const at::Tensor from = o.global.to(o.local.scalar_type());
     const at::ScalarType dtype = o.global.scalar_type();
     items.push_back({o.name, o.local, from.to(dtype) - o.local.to(dtype)});

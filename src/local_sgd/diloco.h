@@ -1,4 +1,4 @@
-// What DiLoCo keeps: for each parameter, and as a whole. For the files of this folder only.
+// DiLoCo's state, of each parameter and of the whole. For the files of this folder only.
 //
 // The outer optimizer is SGD with Nesterov's momentum on differences.
 #pragma once
@@ -21,16 +21,16 @@ struct OuterParameter {
   at::Tensor global;
   at::Tensor velocity;  // undefined without momentum
 
-  // The global parameter is a copy.
+  // Copies the parameter as the global one.
   static OuterParameter make(const std::string& name, const at::Tensor& parameter,
                              double momentum);
-  // The outer step, by the mean difference `d`.
+  // Takes the outer step, by the mean difference `d`.
   void step(const at::Tensor& d, double lr, double momentum);
-  // The rank's own parameter becomes the global one, mixed with what it was.
+  // Sets the rank's own parameter to the global one, mixed with its old value.
   void reset_local(double mixing = 0);
 };
 
-// Mean differences of a fragment that are under way, to be used after step `due`.
+// Mean differences of a fragment that are under way; they are used after step `due`.
 struct PendingMeans {
   size_t fragment;
   int64_t due;

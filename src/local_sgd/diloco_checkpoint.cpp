@@ -1,4 +1,4 @@
-// A DiLoCo's state, out and in.
+// Saves and loads the state of a DiLoCo.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kFragments = "fragments";
-constexpr const char* kDue = "due.";  // and the number of a fragment
+constexpr const char* kDue = "due.";  // + the number of a fragment
 constexpr const char* kGlobal = "global.";
 constexpr const char* kVelocity = "velocity.";
 constexpr const char* kPending = "pending.";
@@ -57,7 +57,7 @@ at::Tensor mean_of(const std::vector<HookState>& states, const std::string& key,
   return sum / static_cast<int64_t>(states.size());
 }
 
-// What of a rank's state is the hook's.
+// Returns the hook's part of a rank's state.
 HookState hook_part_of(const HookState& state, at::Device device) {
   HookState hook;
   for (const auto& [key, tensor] : state.tensors) {

@@ -1,5 +1,5 @@
-// Averages tensors with a hook, outside of any backward pass and without a Reducer: any
-// hook of the table, its codec, its error memory, its statistics.
+// Averages tensors with a hook, outside of any backward pass and without a Reducer. It
+// works with any hook of the table, its codec, error memory and statistics.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -25,12 +25,12 @@ struct AveragedTensor {
   at::Tensor values;
 };
 
-// Means under way, or here.
+// Means that are under way or finished.
 class Means {
  public:
   Means() = default;
   explicit Means(std::vector<at::Tensor> values) : values_(std::move(values)) {}
-  // In the order of the items. Blocks, with NCCL the current stream only; throws HookError.
+  // Returns them in the items' order. Blocks, with NCCL only the stream; throws HookError.
   const std::vector<at::Tensor>& wait();
 
  private:
@@ -45,14 +45,14 @@ class Means {
 
 class HookAveraging {
  public:
-  // Collective. The ranks are known to have equal hooks. `what` names its connections.
+  // Collective. REQUIRES: all ranks' hooks are equal. `what` names the connections.
   HookAveraging(ProcessGroup group, std::shared_ptr<Hook> hook, const std::string& what);
   ~HookAveraging();
   HookAveraging(const HookAveraging&) = delete;
   HookAveraging& operator=(const HookAveraging&) = delete;
 
-  // Collective: all ranks start the same items in the same order. They travel in buckets of
-  // up to `bucket_bytes`, while the caller computes.
+  // Collective: all ranks start the same items in the same order. The items travel in
+  // buckets of up to `bucket_bytes`, while the caller computes.
   Means start(const std::vector<AveragedTensor>& items, int64_t bucket_bytes);
   const std::shared_ptr<Hook>& hook() const;
   HookStats stats() const;

@@ -24,7 +24,7 @@ std::shared_ptr<ModelAverager> make_averager(const ProcessGroup& group,
       group, HierarchicalModelAveragerOptions{options.levels, options.warmup_steps});
 }
 
-// Several passes may make one step, but not this many.
+// Returns how many backward passes may precede one step.
 int64_t patience_of(const LocalSGDOptions& options) {
   const int64_t period =
       options.levels.empty() ? options.period : options.levels.back().period;
@@ -33,19 +33,19 @@ int64_t patience_of(const LocalSGDOptions& options) {
 
 }  // namespace
 
-// What the hook and its owner both know.
+// The state that the hook and its owner share.
 struct LocalSGDCore::Shared {
   std::shared_ptr<ModelAverager> averager;
   int64_t warmup_steps;
   int64_t patience;
-  // Backward passes since the owner's last step.
+  // Counts backward passes since the owner's last step.
   int64_t passes = 0;
   bool owned = true;
   std::function<bool()> joining;
 };
 
-// The model's hook. The owner's count of steps decides what is local, and a loop that
-// forgot its owner is found out.
+// The model's hook. The owner's count of steps decides which steps are local, and a loop
+// that does not call its owner gets an error.
 class LocalSGDCore::OwnedHook : public HookWrapper {
  public:
   OwnedHook(std::shared_ptr<PostLocalSGDHook> local, std::shared_ptr<Shared> shared)

@@ -1,5 +1,5 @@
-// LocalSGD without the model: the hook, the averager, and the one warm-up of both. The
-// model is driven by a DdpCore or by Python's DDP.
+// LocalSGD without the model: the hook, the averager, and one warm-up for both. A DdpCore
+// or Python's DDP drives the model.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,13 +15,13 @@ class LocalSGDCore {
   // ConfigError for bad options, MismatchError if they differ between ranks.
   LocalSGDCore(const ProcessGroup& group, const LocalSGDOptions& options,
                std::shared_ptr<Hook> inner);
-  // From then on the hook throws.
+  // After destruction the hook throws.
   ~LocalSGDCore();
   LocalSGDCore(const LocalSGDCore&) = delete;
   LocalSGDCore& operator=(const LocalSGDCore&) = delete;
 
-  // The hook to set on the model. It throws where after_step() was not called for many
-  // backward passes.
+  // The hook to set on the model. It throws after many backward passes without
+  // after_step().
   const std::shared_ptr<Hook>& hook() const { return hook_; }
   PostLocalSGDHook& local() { return *local_; }
   ModelAverager& averager() { return *averager_; }
@@ -31,8 +31,8 @@ class LocalSGDCore {
   // Collective: averages the parameters if it is time.
   void after_step(const std::vector<at::Tensor>& parameters);
   void set_steps(int64_t steps);
-  // The hook throws ConfigError in a pass for which this says true. Ranks that have ended
-  // ask, too.
+  // Makes the hook throw ConfigError in a pass for which `joining` returns true. Ended
+  // ranks ask, too.
   void watch_for_join(std::function<bool()> joining);
 
  private:

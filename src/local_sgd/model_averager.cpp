@@ -36,7 +36,7 @@ at::ScalarType sum_dtype(const at::Tensor& parameter) {
   return parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Parameters that are sent in one message: one after the other, of one kind.
+// Parameters of one kind that are sent in one message, one after the other.
 using Message = std::vector<at::Tensor>;
 
 bool belongs(const Message& message, int64_t length, const at::Tensor& parameter) {
@@ -59,14 +59,14 @@ std::vector<Message> messages_of(const std::vector<at::Tensor>& parameters) {
   return all;
 }
 
-// One contiguous parameter of the right type needs no copy.
+// A single contiguous parameter of the right type needs no copy.
 bool is_its_own_message(const Message& message) {
   return message.size() == 1 && message[0].is_contiguous() &&
          message[0].scalar_type() == sum_dtype(message[0]);
 }
 
 void average(at::Tensor values, const ProcessGroup& group) {
-  values.div_(group.size());  // first, so that no sum overflows
+  values.div_(group.size());  // before the sum, so that none overflows
   group.all_reduce(values);
 }
 

@@ -73,7 +73,7 @@ class Local : public PostLocalSGDHook {
   }
 
  private:
-  // In a bucket's first stage, which buckets come through in order.
+  // REQUIRES: called in a bucket's first stage, which buckets reach in order.
   bool is_local(const Bucket& bucket) {
     const bool local = iteration_ >= options_.start_localSGD_iter;
     if (bucket.is_last() && complete_) ++iteration_;

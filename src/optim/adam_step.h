@@ -1,4 +1,4 @@
-// What Adam, AdamW and Adamax share.
+// The code that Adam, AdamW and Adamax share.
 #pragma once
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace brigade::optim {
 
-// Throws ConfigError for options out of range: of Adam, AdamW or Adamax.
+// Throws ConfigError for options of Adam, AdamW or Adamax that are out of range.
 template <class Options>
 void check_adam(const Options& o) {
   const auto at_least_0 = [](const char* field, double value) {
@@ -22,10 +22,10 @@ void check_adam(const Options& o) {
   at_least_0("weight_decay", o.weight_decay);
 }
 
-// How the weight decay enters.
+// The form of the weight decay.
 struct AdamDecay {
   double added = 0;   // this many times the parameter is added to the gradient
-  double shrink = 1;  // the parameter is multiplied by it first
+  double shrink = 1;  // the parameter is first multiplied by it
 };
 
 template <class Options>

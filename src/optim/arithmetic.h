@@ -1,4 +1,4 @@
-// What the optimizers' steps share.
+// The code that the optimizers' steps share.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 namespace brigade::optim {
 
 // Whether one pass over raw memory can do the step: element i of the parameter's memory
-// belongs to element i of the gradient's.
+// must belong to element i of the gradient's.
 inline bool fits_kernel(const at::Tensor& parameter, const at::Tensor& gradient) {
   const auto plain = [](const at::Tensor& tensor) {
     return tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
@@ -20,7 +20,7 @@ inline bool fits_kernel(const at::Tensor& parameter, const at::Tensor& gradient)
 }
 
 // REQUIRES: fits_kernel(), and tensors with the parameter's layout. The kernel gets a null
-// pointer for an undefined one.
+// pointer for an undefined tensor.
 template <class Step>
 void run_kernel(const Step& step, const at::Tensor& parameter, const at::Tensor& gradient,
                 const at::Tensor& first = {}, const at::Tensor& second = {},
@@ -30,13 +30,13 @@ void run_kernel(const Step& step, const at::Tensor& parameter, const at::Tensor&
   };
   kernels::step(step, {data(parameter), gradient.const_data_ptr<float>(), data(first),
                        data(second), data(third), static_cast<size_t>(parameter.numel())});
-  // By its version autograd finds out that a value it saved is gone.
+  // The version shows autograd that a value it saved is gone.
   parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 inline float sign_for(bool maximize) { return maximize ? -1.0f : 1.0f; }
 
-// The gradient as the formulas take it.
+// Returns the gradient that the formulas use.
 inline at::Tensor effective(const at::Tensor& gradient, const at::Tensor& parameter,
                             bool maximize, double weight_decay) {
   at::Tensor g = maximize ? gradient.neg() : gradient;

@@ -20,7 +20,7 @@ double clip_grad_norm(DdpCore& core, double max_norm) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : core.parameters())
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  // In the parameters' order, and each with the same bits on every CPU.
+  // The order is the parameters', and each term has the same bits on every CPU.
   double squares = 0;
   for (const at::Tensor& gradient : gradients)
     squares += squares_in(gradient.is_sparse() ? gradient.coalesce() : gradient);

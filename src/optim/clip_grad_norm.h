@@ -4,12 +4,12 @@
 
 namespace brigade::optim {
 
-// In one pass; of the values of a sparse one, which must be coalesced. Waits for a device.
+// Sums squares in one pass. A sparse gradient must be coalesced. Waits for a device.
 double squares_in(const at::Tensor& gradient);
 
-// What is added to a norm that something is divided by.
+// Added to a norm before something is divided by it.
 inline constexpr double kAgainstZero = 1e-6;
-// What gradients of norm sqrt(squares) are to be multiplied with; 1: left as they are.
+// The factor for gradients of norm sqrt(squares); 1: they stay as they are.
 double clipping_factor(double squares, double max_norm);
 
 }  // namespace brigade::optim

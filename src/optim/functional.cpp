@@ -7,7 +7,7 @@
 namespace brigade::optim {
 namespace {
 
-// While it lives, the optimizer has one parameter only.
+// While this object lives, the optimizer has only one parameter.
 class OnlyOne {
  public:
   OnlyOne(torch::optim::Optimizer& optimizer, size_t group, const at::Tensor& parameter)

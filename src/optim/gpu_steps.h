@@ -1,4 +1,4 @@
-// Many steps on a GPU in one of ATen's fused kernels.
+// Runs many steps on a GPU in one of ATen's fused kernels.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@
 
 namespace brigade::optim {
 
-// The lists that the kernels take, with what is kept for each parameter.
+// The lists that the kernels take, with the state of each parameter.
 struct GpuSteps {
   std::vector<at::Tensor> parameters, gradients, first, second, third, counts;
 
@@ -18,7 +18,7 @@ struct GpuSteps {
   }
 };
 
-// Of Adam or AdamW.
+// Runs steps of Adam or AdamW.
 template <class Options, class Kernel>
 void adam_on_gpu(const Options& o, Kernel kernel, const std::vector<SlotStep>& steps) {
   GpuSteps lists;

@@ -38,8 +38,7 @@ const void* name_of(const std::vector<at::Tensor>& parameters) {
   return parameters.front().unsafeGetTensorImpl();
 }
 
-// Unscales in place. Returns the sum of the overflows found on all devices, on the device
-// of `inverse`.
+// Unscales in place. Returns the sum of all devices' overflows, on the device of `inverse`.
 at::Tensor unscale_all(const std::map<std::string, std::vector<at::Tensor>>& gradients,
                        const at::Tensor& inverse) {
   at::Tensor overflow = at::zeros_like(inverse);
@@ -114,7 +113,7 @@ void GradScaler::unscale(const void* optimizer, const std::vector<at::Tensor>& p
     gradients[c10::str(values.device(), values.dtype())].push_back(values);
   });
   at::NoGradGuard no_grad;
-  // The reciprocal in double, as Python does: in float it may be off by a bit.
+  // The reciprocal is computed in double, as Python does: in float it may differ by a bit.
   at::Tensor overflow =
       unscale_all(gradients, scale_.to(at::kDouble).reciprocal().to(at::kFloat));
   bool any = !gradients.empty();

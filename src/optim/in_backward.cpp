@@ -25,7 +25,7 @@ class Attachments : public InBackward {
   const std::vector<at::Tensor> parameters_;
 };
 
-// Those of `wanted` (empty: all) that the model trains.
+// Returns those of `wanted` (empty: all) that the model trains.
 std::vector<std::pair<std::string, at::Tensor>> chosen(
     const DdpCore& core, const std::vector<at::Tensor>& wanted) {
   std::set<const c10::TensorImpl*> set;

@@ -16,8 +16,7 @@ std::string look_of(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), " ", tensor.sizes());
 }
 
-// One kernel for many parameters takes them and their gradients as arrays of the same
-// order.
+// A kernel for many parameters takes them and their gradients as arrays in one order.
 bool fits_on_gpu(const SlotStep& step) {
   return step.parameter.is_cuda() && step.gradient.is_cuda() &&
          step.gradient.layout() == at::kStrided && step.parameter.is_floating_point() &&
@@ -75,7 +74,7 @@ SlotStep Optimizer::begin_step(const ParameterStep& step) {
 void Optimizer::step_params(const std::vector<ParameterStep>& steps) {
   for (const ParameterStep& each : steps) check(each.parameter, each.gradient);
   at::NoGradGuard no_grad;
-  // By device and dtype, which a kernel takes one of.
+  // Steps by device and dtype: a kernel takes only one of each.
   std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<SlotStep>> on_gpu;
   for (const ParameterStep& each : steps) {
     SlotStep begun = begin_step(each);
@@ -94,7 +93,7 @@ void Optimizer::step_params(const std::vector<ParameterStep>& steps) {
 
 Slots& Optimizer::slots_of(const at::Tensor& parameter) {
   std::lock_guard lock(mutex_);
-  Slots& slots = table_[parameter.unsafeGetTensorImpl()];  // stays where it is
+  Slots& slots = table_[parameter.unsafeGetTensorImpl()];  // a reference stays valid
   if (!slots.parameter.defined()) {
     slots.parameter = parameter;
     slots.tensors.resize(slot_names().size());
@@ -134,7 +133,7 @@ std::function<void()> Optimizer::read_state(const OptimizerState& state,
   }
   auto table = std::make_shared<std::unordered_map<const c10::TensorImpl*, Slots>>();
   for (const auto& [name, parameter] : parameters) {
-    if (!state.values.count(name + ".step")) continue;  // never stepped
+    if (!state.values.count(name + ".step")) continue;  // the parameter was never stepped
     (*table)[parameter.unsafeGetTensorImpl()] = read_slots(state, name, parameter);
   }
   return [this, table, parameters, set_options = read_options(parameters, state.values)] {

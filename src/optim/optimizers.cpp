@@ -31,7 +31,7 @@ void SGDOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
   if (momentum != 0) {
     at::Tensor& velocity = slots.tensor(0);
     if (fresh) {
-      velocity.add_(g);  // to zeros: g may be sparse
+      velocity.add_(g);  // added to zeros: g may be sparse
     } else {
       velocity.mul_(momentum).add_(g, 1 - dampening);
     }
@@ -41,7 +41,7 @@ void SGDOptions::step(at::Tensor& parameter, const at::Tensor& gradient,
 }
 
 void SGDOptions::step_on_gpu(const std::vector<SlotStep>& steps) const {
-  // The kernel takes those whose velocity begins apart from the others.
+  // The kernel takes steps that begin a velocity separately from the others.
   std::map<bool, GpuSteps> by_fresh;
   for (const SlotStep& step : steps) {
     const bool fresh = momentum != 0 && !step.slots->tensors[0].defined();
@@ -57,7 +57,7 @@ void SGDOptions::step_on_gpu(const std::vector<SlotStep>& steps) const {
 
 namespace {
 
-// Only the rows that the gradient has.
+// Steps only the rows that the gradient has.
 void step_sparse(at::Tensor& parameter, const at::Tensor& gradient, at::Tensor& sum,
                  double step_size, const AdagradOptions& o) {
   const at::Tensor g = (o.maximize ? gradient.neg() : gradient).coalesce();

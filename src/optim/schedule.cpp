@@ -28,7 +28,7 @@ void check_positive(const char* field, double value) {
                     ", but must be more than 0");
 }
 
-// From `first` at 0 to `last` at 1.
+// Goes from `first` at 0 to `last` at 1.
 double along_cosine(double first, double last, double part) {
   return last + (first - last) / 2 * (1 + std::cos(std::numbers::pi * part));
 }

@@ -18,7 +18,7 @@ void clip(at::Tensor gradient, double value) {
   gradient.clamp_(-value, value);
 }
 
-// What is under way on the current stream of the tensor's device.
+// Returns an event for the work under way on the current stream of the tensor's device.
 c10::Event work_on(const at::Tensor& tensor) {
   const c10::Device device = tensor.device();
   c10::Event event(device.type());
@@ -30,7 +30,7 @@ bool is_clipped(const BucketItem& item) {
   return item.used && item.attached && item.attached->options.clip_grad_norm;
 }
 
-// Who clips all of a bucket's gradients, if there is one.
+// Returns the optimizer that clips all of a bucket's gradients, if there is one.
 const Attached* clipper_of(const std::vector<BucketItem>& items) {
   const Attached* by = items.front().attached;
   const bool whole = std::ranges::all_of(items, [&](const BucketItem& item) {
@@ -104,7 +104,7 @@ std::string StepHook::fingerprint() const {
 
 void StepHook::begin_pass(const HookPass& pass) {
   pass_ = pass;
-  held_.clear();  // of a pass that failed
+  held_.clear();  // left by a pass that failed
   buckets_ = 0;
   HookWrapper::begin_pass(pass);
 }
@@ -149,7 +149,7 @@ Task<StepHook::Reduced> StepHook::reduce_only(Bucket bucket, Comm& comm, Result 
   }
   if (pass_.may_be_unused) co_await agree_on_used(reduced.items, buffer.device(), comm);
   if (owns_gradients_ && !buffer.is_sparse()) {
-    // They are in the bucket; their memory is free for gradients that are still to come.
+    // The gradients are in the bucket; later gradients can use their memory.
     for (BucketItem& item : reduced.items) {
       if (item.attached) item.parameter.mutable_grad() = at::Tensor();
     }
@@ -189,8 +189,8 @@ void StepHook::hold(Reduced reduced, int64_t buckets) {
   if (buckets_ == 0 || static_cast<int64_t>(held_.size()) < buckets_) return;
   std::vector<Reduced> all = std::exchange(held_, {});
   lock.unlock();
-  // Every bucket is here, and nobody else comes in this pass. In one order on all ranks,
-  // which so find the same norm to the bit.
+  // All buckets of this pass are here. Every rank takes them in the same order, so that all
+  // find the same norm to the bit.
   std::ranges::sort(all, {}, &Reduced::index);
   all.front().ready ? scale_by_norm_on_device(all) : scale_by_norm(all);
   for (Reduced& each : all) finish(each);
@@ -201,7 +201,7 @@ void StepHook::scale_by_norm_on_device(std::vector<Reduced>& all) const {
   at::NoGradGuard no_grad;
   std::map<const Attached*, std::vector<at::Tensor>> clipped;
   for (Reduced& reduced : all) {
-    // The buckets' streams are not this one.
+    // The buckets were written on other streams.
     const c10::Device device = reduced.result.device();
     reduced.ready->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     use_on_current_stream(reduced.result);
@@ -247,8 +247,8 @@ void StepHook::scale_by_norm(std::vector<Reduced>& all) const {
   }
 }
 
-// On a CPU one parameter at a time: the step finds in the cache what was scaled. On a
-// device a pass over a bucket takes as long as one over a small parameter.
+// On a CPU it handles one parameter at a time, so that the step finds the scaled values in
+// the cache. On a device a pass over a bucket takes as long as one over a small parameter.
 void StepHook::finish(Reduced& reduced) {
   at::NoGradGuard no_grad;
   std::lock_guard lock(stepping_);

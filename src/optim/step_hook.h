@@ -10,7 +10,7 @@
 
 namespace brigade::optim {
 
-// An optimizer and how it is used.
+// An optimizer and its options of use.
 struct Attached {
   Stepper stepper;
   StepOptions options;
@@ -18,38 +18,38 @@ struct Attached {
 };
 // Throws ConfigError.
 void check(const StepOptions& options);
-// Throws ConfigError: what steps in the backward pass takes reals only.
+// Throws ConfigError: a step in the backward pass takes real numbers only.
 [[noreturn]] void refuse_complex(at::ScalarType dtype);
 
-// Who steps which parameter.
+// Assigns an optimizer to each parameter.
 struct Plan {
   std::vector<Attached> attached;
   // The index of a parameter's optimizer.
   std::unordered_map<const c10::TensorImpl*, size_t> of;
-  // The first optimizer steps all parameters.
+  // Whether the first optimizer steps all parameters.
   bool all = false;
 
   const Attached* find(const at::Tensor& parameter) const;
 };
 
-// A parameter of a bucket, and where in it its gradient lies.
+// A parameter of a bucket, and the position of its gradient in the bucket.
 struct BucketItem {
   at::Tensor parameter;
   int64_t offset = 0;
-  bool used = true;  // by a rank
+  bool used = true;  // some rank used it
   const Attached* attached = nullptr;
-  double scale = 1;  // what the gradient is still to be multiplied with
+  double scale = 1;  // the gradient must still be multiplied by it
 };
 // `used` of each item is about this rank only.
 std::vector<BucketItem> items_of(const Bucket& bucket, const HookPass& pass);
 // Sets `used` of each item to whether any rank used the parameter. If no rank did, the
-// parameter has no gradient after an ordinary pass, and an optimizer passes over it; an
-// optimizer in the backward pass must do so too. `device` is the bucket's.
+// parameter has no gradient after an ordinary pass, and an optimizer skips it; an optimizer
+// in the backward pass must do so too. `device` is the bucket's.
 Task<void> agree_on_used(std::vector<BucketItem>& items, at::Device device, Comm& comm);
 // Writes the reduced gradient into the parameter's grad(), for hooks that must do so
 // because the Reducer does not.
 void write_gradient(at::Tensor& parameter, const at::Tensor& reduced);
-// The part of `flat` that belongs to a parameter. It has the Reducer's layout: that of the
+// Returns the parameter's segment of `flat`. It has the Reducer's layout: that of the
 // parameter if the parameter is dense.
 at::Tensor gradient_in(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset);
 
@@ -71,16 +71,16 @@ class StepHook : public HookWrapper {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
  protected:
-  // A bucket that the inner hook is done with.
+  // A bucket that the inner hook has finished.
   struct Reduced {
     std::vector<BucketItem> items;
     at::Tensor result;
-    // What the gradients in it are still to be multiplied with; finish() does.
+    // The factor that the gradients must still be multiplied by; finish() does so.
     double scale = 1;
-    int64_t index = 0;                     // the bucket's
-    std::optional<c10::Event> ready = {};  // on a device: when the result is there
+    int64_t index = 0;                     // the bucket's index
+    std::optional<c10::Event> ready = {};  // on a device: the result is there
   };
-  // Undivided: the result's scale need not be 1.
+  // With undivided, the result's scale need not be 1.
   enum class Result { plain, undivided };
   Task<Reduced> reduce_only(Bucket bucket, Comm& comm, Result wanted);
   // Steps its parameters.
@@ -89,7 +89,7 @@ class StepHook : public HookWrapper {
 
  private:
   // Keeps a bucket until all of the pass are there, then clips by their norm and steps.
-  // `buckets`: how many there are, told by the last; else 0.
+  // `buckets`: their number, known with the last; else 0.
   void hold(Reduced reduced, int64_t buckets);
   void scale_by_norm(std::vector<Reduced>& all) const;
   void scale_by_norm_on_device(std::vector<Reduced>& all) const;

@@ -116,7 +116,7 @@ class Writer : public Fields {
  public:
   Writer(OptimizerState& out, std::string prefix) : out_(out), prefix_(std::move(prefix)) {}
   void field(const char* name, double& value) override {
-    char text[64];  // the shortest that reads back as the same number
+    char text[64];  // the shortest text that reads back as the same number
     const auto end = std::to_chars(text, text + sizeof text, value).ptr;
     out_.values[prefix_ + name] = std::string(text, end);
   }
@@ -137,7 +137,7 @@ class Writer : public Fields {
 
 class Reader : public Fields {
  public:
-  // `like`: the parameter that tensors must look like; options have none.
+  // `like`: the parameter whose shape and dtype tensors must have; options have none.
   Reader(const OptimizerState& in, std::string prefix, at::Tensor like = {})
       : in_(in), prefix_(std::move(prefix)), like_(std::move(like)) {}
   void field(const char* name, double& value) override { number(name, value); }
@@ -208,7 +208,7 @@ void read_options(const TorchKind& kind, const OptimizerState& in,
 
 void write_state(const TorchKind& kind, OptimizerParamState& state,
                  const std::string& prefix, OptimizerState& out) {
-  out.values[prefix] = "";  // there is a state, if one without values
+  out.values[prefix] = "";  // marks a state that may have no values
   Writer writer(out, prefix);
   kind.state(state, writer);
 }

@@ -21,11 +21,11 @@ struct TorchKind {
   std::unique_ptr<torch::optim::OptimizerParamState> (*fresh)();
 };
 inline constexpr const char* kTorchKinds = "SGD, Adam, AdamW, RMSprop and Adagrad";
-// Null: not one of those.
+// Null: it is not one of those.
 const TorchKind* torch_kind(const torch::optim::Optimizer& optimizer);
 
-// Each field under `prefix` and its name. Reading throws ConfigError where something is
-// missing, is no number, or has another shape or dtype than the parameter.
+// Each field is stored under `prefix` and its name. Reading throws ConfigError if a field
+// is missing, is no number, or has another shape or dtype than the parameter.
 void write_options(const TorchKind& kind, torch::optim::OptimizerOptions& options,
                    const std::string& prefix, OptimizerState& out);
 void read_options(const TorchKind& kind, const OptimizerState& in,

@@ -1,4 +1,4 @@
-// Lines and bars of the report.
+// The report's lines and bars.
 #include "report/charts.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace brigade::report {
 namespace {
 
-// A drawing keeps this size in CSS pixels and is scaled little, so that its letters can be
-// read at any width of the window.
+// A drawing has this size in CSS pixels and is scaled little, so that its letters are
+// readable at any width of the window.
 constexpr double kWidth = 400, kHeight = 232;
 constexpr double kLeft = 44, kRight = 12, kTop = 10, kBottom = 36;
 constexpr std::size_t kMostPoints = 150;
@@ -50,7 +50,7 @@ const char* across_name(Across across) {
   return "";
 }
 
-// One batch's loss jumps about: the mean of the last few is shown.
+// One batch's loss varies much, so this shows the mean of the last few.
 std::vector<Spot> losses(const Series& series, Across across) {
   const std::size_t window = std::max<std::size_t>(1, series.points.size() / 15);
   std::vector<Spot> spots;
@@ -119,7 +119,7 @@ Scale scale_up(const std::vector<Line>& lines, Up up) {
   const double bottom = kHeight - kBottom;
   if (up == Up::loss)
     return {Scale::Kind::logarithmic, low * 0.85, high * 1.15, bottom, kTop};
-  // The first steps are all alike; what comes after needs the room.
+  // The first steps are all alike; the later ones need the room.
   return {Scale::Kind::linear, std::clamp(std::floor(early * 10) / 10, 0.0, 0.9), 1.004,
           bottom, kTop};
 }
@@ -158,7 +158,7 @@ void draw_line(std::ostringstream& svg, const Line& line, const Scale& x, const 
       << " cy=" << coordinate(y(last.y)) << " />";
 }
 
-// A line from top to bottom where the members changed; pointing at it tells why.
+// Draws a line from top to bottom where the members changed; pointing at it shows why.
 void draw_generations(std::ostringstream& svg, const Series& series, const Scale& x,
                       Across across) {
   for (const GenerationMark& mark : series.generations) {
@@ -197,7 +197,7 @@ std::string line_chart(std::span<const Series> series, Up up, Across across) {
   const Scale x = scale_across(lines, across);
   const Scale y = scale_up(lines, up);
   const std::string title = up == Up::loss ? "Training loss" : "Test accuracy";
-  // Curves that start below the lowest mark are cut off there.
+  // Curves that start below the lowest tick are cut off there.
   const std::string clip = "clip" + std::to_string(static_cast<int>(up)) +
                            std::to_string(static_cast<int>(across));
   std::ostringstream svg;
@@ -210,7 +210,7 @@ std::string line_chart(std::span<const Series> series, Up up, Across across) {
   draw_axes(svg, x, y, across_name(across), up == Up::accuracy);
   svg << "<g clip-path='url(#" << clip << ")'>";
   for (const Line& line : lines) draw_generations(svg, *line.series, x, across);
-  // All-reduce lies under the others: they are compared with it.
+  // All-reduce lies under the others, because they are compared with it.
   for (bool base : {true, false}) {
     for (const Line& line : lines) {
       const std::string colour = colour_of(line.series->hook, series);

@@ -8,19 +8,19 @@
 
 namespace brigade::report {
 
-// Keeps every step of a short run. Of a long one it keeps every second, fourth, eighth ...
+// Keeps every step of a short run. For a long one it keeps every second, fourth, eighth ...
 // step, counted from the first, the newest, and those with an accuracy as long as these are
-// few: never more than kMost points, whatever the length.
+// few: never more than kMost points.
 class History {
  public:
   static constexpr std::size_t kMost = 16384;
 
   void add(const StepPoint& point);
   bool empty() const { return count_ == 0; }
-  // Steps that were added.
+  // Returns the number of steps that were added.
   std::int64_t count() const { return count_; }
   const StepPoint& newest() const { return newest_; }
-  // 1: all steps are there.
+  // Returns the interval of kept steps; 1: all steps are there.
   std::int64_t every() const { return every_; }
   std::vector<StepPoint> points() const;
 

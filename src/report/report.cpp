@@ -13,10 +13,10 @@
 namespace brigade::report {
 namespace {
 
-// Of accuracy: a hook that loses more is not praised for its bytes or its time.
+// A hook that loses more accuracy is not praised for its bytes or its time.
 constexpr double kFewPoints = 0.02;
 
-// Three buckets on their way.
+// The report's logo: three buckets.
 constexpr const char* kMark =
     "<svg viewBox='0 0 74 22' aria-hidden=true><g fill=none stroke=currentColor "
     "stroke-width=1.8 stroke-linejoin=round><path d='M4 7h14l-2 12H6z'/><path d='M29 "
@@ -38,8 +38,7 @@ void tile(std::ostringstream& html, const std::string& number, const std::string
        << "</span></div>";
 }
 
-// As good as all-reduce, in the longest of its trainings: over a slow link there are few
-// steps.
+// Whether its longest training is as good as all-reduce; over a slow link it has few steps.
 bool learned(const Series& series, std::span<const Series> all) {
   const Series* longest = &series;
   for (const Series& other : all) {
@@ -50,7 +49,7 @@ bool learned(const Series& series, std::span<const Series> all) {
   return !base || base->test_accuracy - longest->test_accuracy <= kFewPoints;
 }
 
-// The most telling numbers; each only where it can be given.
+// Writes the most telling numbers, each only if it can be given.
 void tiles(std::ostringstream& html, const RunRecord& record) {
   const Series *least = nullptr, *best = nullptr;
   double gain = 1;
@@ -168,7 +167,7 @@ std::string result_row(const Series& series, const RunRecord& record) {
   return html.str();
 }
 
-// ", 30 steps": trainings over another link may be shorter.
+// Gives ", 30 steps", because trainings over another link may be shorter.
 std::string steps_text(const RunRecord& record, const std::string& link) {
   for (const Series& series : record.series) {
     if (series.link == link) return ", " + std::to_string(series.steps()) + " steps";
@@ -250,7 +249,7 @@ std::string report_html(const RunRecord& record) {
   }
   for (const Table& table : record.tables)
     section(html, escaped(table.title), escaped(table.note), table_html(table));
-  if (record.series.size() == 1) {  // of many side by side it would be too much
+  if (record.series.size() == 1) {  // for several it would be too much
     for (const Table& table : waiting_tables(record.series[0].spans))
       section(html, escaped(table.title), escaped(table.note), table_html(table));
   }

@@ -97,7 +97,7 @@ namespace {
 
 using RecordJson = nlohmann::json;
 
-// JSON has no NaN: a loss that is none becomes null.
+// JSON has no NaN; it becomes null.
 RecordJson number_or_null(double value) {
   return std::isfinite(value) ? RecordJson(value) : RecordJson(nullptr);
 }

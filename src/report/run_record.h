@@ -1,4 +1,4 @@
-// A record as JSON, for what puts it into JSON of its own.
+// A record as JSON that a caller embeds in JSON of its own.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 

@@ -7,7 +7,7 @@
 namespace brigade::report {
 namespace {
 
-// The round step (1, 2 or 5 times a power of ten) that gives about `wanted` marks.
+// Returns the round step (1, 2 or 5 times a power of ten) that gives about `wanted` ticks.
 double round_step(double range, int wanted) {
   const double rough = range / wanted;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
@@ -43,7 +43,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string coordinate(double value) {
-  const double rounded = std::round(value * 10) / 10 + 0.0;  // not -0
+  const double rounded = std::round(value * 10) / 10 + 0.0;  // avoids -0
   return base::decimals(rounded, rounded == std::round(rounded) ? 0 : 1);
 }
 
@@ -84,8 +84,8 @@ std::vector<double> Scale::marks(int wanted) const {
 
 }  // namespace brigade::report
 
-// The look of the report: light and dark by the reader's own setting, one column on a
-// telephone, three on a desk.
+// The look of the report: light or dark as the reader's system is set, one column on a
+// telephone, three on a desktop.
 
 namespace brigade::report {
 

@@ -1,4 +1,4 @@
-// What the report is made of: its drawings, its look, and what its page does.
+// The parts of the report: its drawings, its style and its script.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,25 +6,25 @@
 
 namespace brigade::report {
 
-// For text and attributes of HTML and SVG.
+// Escapes text for content and attributes of HTML and SVG.
 std::string escaped(std::string_view text);
-// With one decimal at most: enough for a coordinate.
+// Prints at most one decimal, which is enough for a coordinate.
 std::string coordinate(double value);
 
-// Where values lie on an axis of `length`.
+// Maps values to positions on an axis.
 class Scale {
  public:
   enum class Kind { linear, logarithmic };
   // REQUIRES: low < high; both > 0 for a logarithmic one.
   Scale(Kind kind, double low, double high, double from, double to);
-  // Up to a round number above `high`.
+  // Ends at a round number above `high`.
   static Scale from_zero(double high, double from, double to);
 
   double operator()(double value) const;
   bool holds(double value) const;
   double low() const { return low_; }
   double high() const { return high_; }
-  // Round values to put marks at, about `wanted` of them.
+  // Returns round values for ticks, about `wanted` of them.
   std::vector<double> marks(int wanted) const;
 
  private:

@@ -13,11 +13,11 @@
 namespace brigade::report {
 namespace {
 
-// Numbers of fields in TensorFlow's event.proto and summary.proto.
+// The numbers of fields in TensorFlow's event.proto and summary.proto.
 constexpr int kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5;
 constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1, kValueSimple = 2;
-// How protobuf writes a field.
+// The wire types of protobuf's fields.
 constexpr int kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
 
 template <class T>
@@ -48,7 +48,7 @@ std::string bytes(int field, std::string_view value) {
   return key(field, kBytes) + varint(value.size()) + std::string(value);
 }
 
-// So that the checksum of data that holds checksums is still a good one.
+// Masking keeps checksums of data good that itself holds checksums.
 std::string masked_checksum(std::string_view data) {
   const std::uint32_t checksum = crc32c(data);
   return little_endian(std::rotr(checksum, 15) + 0xa282ead8U);

@@ -8,12 +8,12 @@
 
 namespace brigade::report {
 
-// Files are a sequence of records: the length, its checksum, an Event in protobuf's
-// encoding, its checksum. The first record says which version the file has.
+// A file is a sequence of records: the length, its checksum, an Event in protobuf's
+// encoding, its checksum. The first record holds the file's version.
 std::string tensorboard_header(double wall_time);
 std::string tensorboard_record(double wall_time, std::int64_t step, const Scalars& scalars);
 
-// The CRC-32C of Castagnoli.
+// Computes the CRC-32C of Castagnoli.
 std::uint32_t crc32c(std::string_view bytes);
 
 }  // namespace brigade::report

@@ -25,7 +25,7 @@ void Timeline::note(Span::Kind kind, std::chrono::steady_clock::time_point begin
 }
 
 std::vector<Span> Timeline::gather() {
-  ddp_.set_hook(nullptr);  // ends the engine's threads: whatever they noted is there
+  ddp_.set_hook(nullptr);  // ends the engine's threads, so all their notes are there
   std::vector<Span> mine = spans_of(ddp_.take_trace(), group_.rank());
   mine.insert(mine.end(), loop_.begin(), loop_.end());
   RunRecord envelope;

@@ -1,4 +1,4 @@
-// One step of each hook: what each station did with which bucket, and when.
+// One step of each hook: each station's work on each bucket, over time.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -22,7 +22,7 @@ double end_of(const std::vector<Span>& spans) {
   return std::ranges::max(spans, {}, &Span::end_us).end_us;
 }
 
-// Rank 0's spans of the step that took the median time; none: not recorded.
+// Returns rank 0's spans of the step with the median time; none: not recorded.
 std::vector<Span> typical_step(const Series& series) {
   std::map<std::int64_t, std::vector<Span>> steps;
   for (const Span& span : series.spans) {
@@ -42,8 +42,7 @@ std::vector<Span> typical_step(const Series& series) {
   return whole[whole.size() / 2];
 }
 
-// Collectives of one station may be under way at once: each gets the first of the row's
-// parts that is free.
+// Collectives of one station may overlap: each gets the row's first free strip.
 std::map<const Span*, int> parts_of(const std::vector<const Span*>& row) {
   std::map<const Span*, int> part;
   std::vector<double> busy_until;
@@ -84,7 +83,7 @@ class Drawing {
           << " y=" << coordinate(y_ + kRow / 2) << " dy=.34em text-anchor=end>"
           << escaped(text) << "</text>";
   }
-  // A box from `begin` to `end`, and a text in it where that has room.
+  // Draws a box from `begin` to `end`, with a text in it if that fits.
   void box(const std::string& look, double begin, double end, double top, double height,
            const std::string& text, const std::string& hint) {
     const double left = at(begin);
@@ -179,7 +178,7 @@ class Drawing {
   const std::vector<Span>& spans_;
   const double origin_;
   const Scale x_;
-  std::ostringstream grid_;  // lies beneath
+  std::ostringstream grid_;  // drawn first, below the rest
   std::ostringstream body_;
   double y_ = kTimelineTop;
 };

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rows of a rank are sorted by these numbers: the loop, then each station and its wire.
+// Orders a rank's rows: the loop, then each station and its wire.
 int row_of(const Span& span) {
   if (span.station < 0) return 0;
   return 1 + 2 * span.station + (span.kind == Span::Kind::collective ? 1 : 0);
@@ -52,7 +52,7 @@ void name_row(Json& events, int rank, int row) {
   say("thread_sort_index", {{"sort_index", row}});
 }
 
-// Collectives of one station overlap each other, which only asynchronous events may.
+// Collectives of one station overlap, which only asynchronous events may.
 void add_collective(Json& events, const Series& series, const Span& span, double origin,
                     int id) {
   Json event = {{"name", row_name(row_of(span))},

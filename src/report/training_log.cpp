@@ -19,7 +19,7 @@ double seconds_between(LogClock::time_point begin, LogClock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-// A line that metrics_line() wrote; none for any other.
+// Parses a line that metrics_line() wrote; none for any other.
 std::optional<StepPoint> read_point(const std::string& line) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("step") || !json.contains("loss"))
@@ -34,7 +34,7 @@ std::optional<StepPoint> read_point(const std::string& line) {
   return point;
 }
 
-// Empty where there is no such file.
+// Returns an empty text if there is no such file.
 std::string text_of_file(const std::string& path) {
   if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return "";
   try {
@@ -65,8 +65,8 @@ struct TrainingLog::State {
 
   Series& series() { return record.series.at(0); }
 
-  // Keeps the lines of the steps that the checkpoint has behind it. Those of later steps
-  // go: they will be trained again.
+  // Keeps the lines of steps up to the checkpoint. Those of later steps are removed,
+  // because they will be trained again.
   void take_up() {
     const std::string path = options.folder + "/metrics.jsonl";
     std::string kept;
@@ -109,7 +109,7 @@ struct TrainingLog::State {
   LogClock::time_point begin, piece;
   double seconds = 0;
   std::int64_t steps;
-  // Of the runs before this one.
+  // The time of the runs before this one.
   double seconds_before = 0;
   std::int64_t bytes_before = 0;
 };

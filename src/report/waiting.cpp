@@ -11,7 +11,7 @@ namespace {
 // One step of one rank.
 struct StepOfRank {
   double begin_us = 0;                        // of its forward pass
-  double handed_over_us = 0;                  // its last bucket
+  double handed_over_us = 0;                  // of its last bucket
   std::map<std::int64_t, Span> by_bucket;     // from hand-over (ready_us) to end
   std::map<std::int64_t, std::int64_t> sent;  // bytes by bucket
   bool has_begin = false;
@@ -92,7 +92,7 @@ std::vector<RankWaiting> waiting_by_rank(std::span<const Span> spans) {
                    .compute_ms = median_of(of.compute_ms),
                    .wait_ms = median_of(of.wait_ms)});
   }
-  // Of two ranks the quicker one is the measure.
+  // For two ranks the quicker one is the reference.
   std::vector<double> computing;
   for (const RankWaiting& one : all) computing.push_back(one.compute_ms);
   std::ranges::sort(computing);

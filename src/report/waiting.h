@@ -1,4 +1,4 @@
-// Where the time of a step goes that is no computing: which bucket the step waits for, and
+// Finds where a step spends time that is not computing: which bucket it waits for, and
 // which rank the others wait for.
 #pragma once
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace brigade::report {
 
-// A bucket over the recorded steps and ranks: medians.
+// Medians of a bucket over the recorded steps and ranks.
 struct BucketWaiting {
   std::int64_t bucket = 0;
   std::int64_t bytes = 0;  // sent by a rank in a step
@@ -17,18 +17,18 @@ struct BucketWaiting {
 };
 std::vector<BucketWaiting> waiting_by_bucket(std::span<const Span> spans);
 
-// A rank over the recorded steps: medians.
+// Medians of a rank over the recorded steps.
 struct RankWaiting {
   int rank = 0;
-  double compute_ms = 0;  // from the step's begin to the last bucket's hand-over
-  double wait_ms = 0;     // from there to the end of the last reduction
-  // It computes for more than kStraggles times the median of all ranks: they wait for it.
+  double compute_ms = 0;  // from the step's beginning to the last bucket's hand-over
+  double wait_ms = 0;     // from then to the end of the last reduction
+  // It computes for over kStraggles times the median of all ranks, so they wait for it.
   bool straggles = false;
 };
 constexpr double kStraggles = 1.25;
 std::vector<RankWaiting> waiting_by_rank(std::span<const Span> spans);
 
-// Both for a report; empty where nothing was recorded.
+// Returns both tables for a report; empty if nothing was recorded.
 std::vector<Table> waiting_tables(std::span<const Span> spans);
 
 }  // namespace brigade::report

@@ -109,8 +109,8 @@ class TorchShard : public ShardOptimizer {
     throw ConfigError(std::string("ZeRO can move and save the state of torch::optim's ") +
                       kTorchKinds + ", not of this one; use one of brigade::optim");
   }
-  // One group: ZeRO has groups of its own, and a rank's share may have none of the
-  // parameters of one.
+  // Only one group is allowed: ZeRO has groups of its own, and a rank's share may have no
+  // parameter of some group.
   void check_groups(size_t expected) const {
     const auto& groups = torch().param_groups();
     const size_t found = groups.size() == 1 ? groups[0].params().size() : 0;
@@ -134,7 +134,7 @@ class TorchShard : public ShardOptimizer {
 }  // namespace
 
 ShardFactory::ShardFactory(std::string spec) {
-  make_optimizer(spec);  // now, not when the first share is there
+  make_optimizer(spec);  // fails now, not when the first share is there
   make_ = [spec = std::move(spec)](const std::vector<at::Tensor>&) {
     return std::make_shared<FunctionalShard>(make_optimizer(spec));
   };

@@ -65,7 +65,7 @@ OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& min
 
 namespace {
 
-// Parameters by "group.N/NAME", which is what a key has before its last dot.
+// Maps the part of a key before its last dot, "group.N/NAME", to the parameter.
 std::unordered_map<std::string, const ShardedParameter*> by_key(
     const std::vector<ShardedParameter>& parameters) {
   std::unordered_map<std::string, const ShardedParameter*> found;

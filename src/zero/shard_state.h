@@ -1,5 +1,4 @@
-// The state of ZeRO's optimizers: its keys, how it comes together from all ranks, and that
-// of sharded parameters.
+// State of ZeRO's optimizers: its keys, its collection from all ranks, sharded parameters.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,8 +9,8 @@
 
 namespace brigade::optim {
 
-// Keys beside those that the optimizer of a group uses.
-inline constexpr const char* kNamesKey = "parameters";  // all of the group's
+// Keys beside those that a group's optimizer uses.
+inline constexpr const char* kNamesKey = "parameters";  // of all the group's parameters
 inline constexpr const char* kOwnersKey = "owners";     // of all parameters, by index
 
 std::string group_prefix(size_t group);
@@ -19,20 +18,19 @@ std::string names_of(const NamedParameters& parameters);
 // Throws ConfigError unless the state, of one group, is of these parameters.
 void check_names(const OptimizerState& state, const NamedParameters& here);
 
-// Adds what is not there yet.
+// Adds the keys that `into` lacks.
 void merge(OptimizerState& into, OptimizerState from);
-// Puts `prefix` before each key; or takes the keys that have it, without it.
+// These put `prefix` before each key, or take the keys that have it, without it.
 OptimizerState with_prefix(const std::string& prefix, const OptimizerState& state);
 OptimizerState without_prefix(const std::string& prefix, const OptimizerState& state);
 
-// Collective. All ranks' states in one on rank `to`, in host memory, copied.
+// Collective. Merges all ranks' states on rank `to`, copied to host memory.
 OptimizerState consolidated(const ProcessGroup& group, const OptimizerState& mine, int to);
 
-// The state of sharded parameters, as ZeRO's hook "zero" has it.
+// The state of sharded parameters, in the form of ZeRO's hook "zero".
 
 // Makes flat state of whole parameters from the shards of any number of ranks, and back.
-// Keys that are of none of the parameters are passed over. Throws ConfigError where a shard
-// is missing.
+// Keys of other parameters are skipped. Throws ConfigError if a shard is missing.
 OptimizerState join_shards(const std::vector<OptimizerState>& shards,
                            const std::vector<ShardedParameter>& parameters);
 OptimizerState cut_shards(const OptimizerState& whole,

@@ -23,8 +23,8 @@ std::vector<at::Tensor> tensors_of(const NamedParameters& parameters) {
   return tensors;
 }
 
-// Each parameter, the largest first, goes to the rank that has least; of several, to the
-// lowest. `loads`: what the ranks have already.
+// Gives each parameter, the largest first, to the rank with the least load; of several, to
+// the lowest. `loads`: what the ranks have already.
 std::vector<int> assign_owners(const NamedParameters& parameters,
                                std::vector<int64_t> loads) {
   std::vector<size_t> order(parameters.size());
@@ -103,7 +103,7 @@ void ZeroRedundancyOptimizer::add_unchecked(ZeroGroup given) {
     places_[parameter.unsafeGetTensorImpl()] = {parameters_.size(), groups_.size()};
     parameters_.push_back(parameter);
     owners_.push_back(owners[i]);
-    // Sent from where it is: a step of 64 MB between two ranks takes 3 ms less.
+    // It is sent from where it is: a step of 64 MB between two ranks takes 3 ms less.
     if (group_.size() > 1) base::advise_huge_pages(parameter);
   }
   groups_.push_back(
@@ -147,8 +147,8 @@ void ZeroRedundancyOptimizer::step() {
         "no more input do not call it, and the others would wait for them; use "
         "hook_with_zero_step, hook_with_zero_step_interleaved or apply_zero_in_backward");
   }
-  // First all of them: on a machine that is busy with its own ranks' messages stepping one
-  // while another is sent gained nothing.
+  // All are stepped first. Stepping one while another is sent gained nothing on a machine
+  // that is busy with its own ranks' messages.
   for (const at::Tensor& parameter : parameters_)
     if (parameter.grad().defined()) step_own(parameter, parameter.grad());
   if (group_.size() == 1) return;
@@ -237,7 +237,7 @@ std::function<void()> ZeroRedundancyOptimizer::load_shards(
   OptimizerState state = shards.front();
   std::vector<int> owners = owners_;
   if (saved_ranks == group_.size()) {
-    // The owners of then: a rank has only its own shard.
+    // These are the owners at saving: a rank has only its own shard.
     std::istringstream text(state.values[kOwnersKey]);
     owners.assign(std::istream_iterator<int>(text), {});
     const bool fits = owners.size() == owners_.size() &&
@@ -275,7 +275,7 @@ void ZeroRedundancyOptimizer::assign(const std::vector<int>& owners) {
     }
   }
   OptimizerState state = exchange_states(group_, by_rank, parameters_.front().device());
-  merge(state, shard_state());  // options, where nobody has sent anything
+  merge(state, shard_state());  // options, if no rank has sent any
   adopt(load_into_new(state, owners), owners);
 }
 

@@ -16,8 +16,7 @@ namespace {
 
 class ZeroHookImpl : public ZeroHook {
  public:
-  // `owns_gradients`: nobody except this hook writes reduced gradients into the parameters'
-  // grad().
+  // `owns_gradients`: only this hook writes reduced gradients into the parameters' grad().
   ZeroHookImpl(std::vector<ZeroGroup> groups, ProcessGroup group, bool owns_gradients)
       : group_(std::move(group)), owns_gradients_(owns_gradients) {
     for (ZeroGroup& given : groups) {
@@ -79,7 +78,7 @@ class ZeroHookImpl : public ZeroHook {
     for (const auto& [name, tensor] : parameters) tensors.push_back(tensor);
     return tensors;
   }
-  // This rank's shards, by the names of their parameters.
+  // Returns this rank's shards, by the names of their parameters.
   NamedParameters shards_of(size_t group) const {
     NamedParameters share;
     for (const ShardedParameter& each : parameters_) {
@@ -130,7 +129,7 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
     co_return buffer;
   }
   if (owns_gradients_) {
-    // The gradients are in the bucket; their own memory is free for those to come.
+    // The gradients are in the bucket; later gradients can use their memory.
     for (BucketItem& item : items) item.parameter.mutable_grad() = at::Tensor();
   }
   if (comm.size() == 1) {
@@ -144,7 +143,7 @@ Task<at::Tensor> ZeroHookImpl::reduce(Bucket bucket, Comm& comm) {
   co_return buffer;
 }
 
-// For a pass that leaves gradients incomplete: nothing steps, and they stay.
+// Used in a pass that leaves gradients incomplete: nothing steps, and they stay.
 void ZeroHookImpl::keep_gradients(std::vector<BucketItem>& items,
                                   const at::Tensor& buffer) const {
   for (BucketItem& item : items) {

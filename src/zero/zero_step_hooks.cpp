@@ -1,4 +1,4 @@
-// hook_with_zero_step and hook_with_zero_step_interleaved.
+// Implements hook_with_zero_step and hook_with_zero_step_interleaved.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool same(const BucketLayout& a, const BucketLayout& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensors);
 }
 
-// Everything that `zero` owns on this rank steps; it passes over the rest itself.
+// Plans a step of every parameter; `zero` skips those that this rank does not own.
 std::shared_ptr<const Plan> plan_of(const Zero& zero) {
   auto plan = std::make_shared<Plan>();
   Stepper stepper;
@@ -42,7 +42,7 @@ std::shared_ptr<const Plan> plan_of(const Zero& zero) {
   return plan;
 }
 
-// Whole buckets, the largest first, each to the rank that has least. Parameters in no
+// Gives whole buckets, the largest first, to the rank with the least load. Parameters in no
 // bucket keep their owners.
 std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
                                   const BucketLayout& buckets) {
@@ -72,19 +72,19 @@ std::vector<int> owners_by_bucket(const ZeroRedundancyOptimizer& zero,
   return owners;
 }
 
-// The buckets of a model that somebody else drives, as they come by.
+// Observes the buckets of a model that a DdpCore does not drive.
 class PassingBuckets {
  public:
-  // Before the first bucket of a pass, when none is under way: true where layout() is
-  // another than before. It is what two passes in a row have had: the Reducer's first
-  // buckets stay for one pass only, and may be a single one.
+  // Called before a pass's first bucket, when none is under way. Returns true if layout()
+  // has changed. The layout is that of two passes in a row: the Reducer's first buckets
+  // last for one pass only, and may be a single one.
   bool begin_pass() {
     const bool changed = same(last_, before_) && !same(last_, layout_);
     if (changed) layout_ = last_;
     before_ = std::exchange(last_, {});
     return changed;
   }
-  // For each bucket, in order.
+  // Called for each bucket, in order.
   void see(const Bucket& bucket) { last_.push_back(bucket.parameters()); }
   const BucketLayout& layout() const { return layout_; }
 
@@ -94,7 +94,7 @@ class PassingBuckets {
 
 class ZeroStepHook : public StepHook {
  public:
-  // Without a model, the buckets that come tell how its parameters are laid out.
+  // Without a model, the arriving buckets show the layout of its parameters.
   using Model = std::optional<DdpCore::ModelHandle>;
   ZeroStepHook(std::shared_ptr<Hook> inner, Model model, Zero zero, bool shard_buckets)
       : StepHook(std::move(inner), plan_of(zero), /*owns_gradients=*/false),
@@ -106,8 +106,8 @@ class ZeroStepHook : public StepHook {
   std::string fingerprint() const override {
     return StepHook::fingerprint() + (shard_buckets_ ? ", buckets sharded" : "");
   }
-  // On the thread of the backward pass, which may wait for the other ranks: a station's
-  // thread must not.
+  // Runs on the thread of the backward pass, which may wait for the other ranks; a
+  // station's thread must not.
   void begin_pass(const HookPass& pass) override {
     StepHook::begin_pass(pass);
     if (shard_buckets_) return;
@@ -119,7 +119,7 @@ class ZeroStepHook : public StepHook {
   }
 
  protected:
-  // In a bucket's first stage, which buckets come through in order.
+  // REQUIRES: called in a bucket's first stage, which buckets reach in order.
   void see(const Bucket& bucket) {
     if (!shard_buckets_ && !model_ && pass().complete) passing_.see(bucket);
   }
@@ -130,7 +130,7 @@ class ZeroStepHook : public StepHook {
                       std::to_string(zero_->group().size()) +
                       "; make it with the same group");
   }
-  // The owners step their parameters, and everyone gets what they have made of them.
+  // The owners step their parameters, and all ranks receive the results.
   Task<void> finish_and_share(std::vector<Reduced> buckets, Comm& comm) {
     std::vector<at::Tensor> owned;
     std::vector<int> owners;
@@ -158,8 +158,8 @@ class ZeroStepHook : public StepHook {
   const Zero zero_;
 
  private:
-  // Called by all ranks, with the same buckets. The first ones stay for one iteration only,
-  // and may be a single one: until they are made anew nothing moves.
+  // All ranks call it with the same buckets. The first buckets last for one iteration only,
+  // and may be a single one; until they are rebuilt nothing moves.
   void follow_buckets() {
     BucketLayout layout = model_->final_buckets();
     if (layout.empty() || same(layout, layout_)) return;
@@ -199,11 +199,11 @@ class AfterLast : public ZeroStepHook {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
     check_size(comm);
     see(bucket);
-    // The first stage of every bucket comes in order, so all are in when the last is.
+    // The first stage of every bucket comes in order, so all have come when the last has.
     if (bucket.index() == 0) buckets_ = std::make_shared<Pass>();
     const std::shared_ptr<Pass> all = buckets_;
     if (!bucket.is_last()) all->missing.add();
-    // Divided: a bucket may end here, before it is finished.
+    // The result must be divided: a bucket may end here, before it is finished.
     Reduced reduced = co_await reduce_only(bucket, comm, Result::plain);
     const at::Tensor result = reduced.result;
     all->add(bucket.index(), std::move(reduced));
@@ -225,7 +225,7 @@ class AfterLast : public ZeroStepHook {
       }
       missing.count_down();
     }
-    Latch missing{1};  // those that are not reduced; one for the last bucket
+    Latch missing{1};  // buckets not yet reduced; one for the last bucket
     std::mutex mutex;
     std::map<int64_t, Reduced> reduced;  // by index
   };

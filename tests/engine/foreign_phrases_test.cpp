@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -81,12 +80,13 @@ TEST(ForeignPhrases, GlooSaysThatATimeLimitIsOverAndThenThatItClosedTheConnectio
 }
 
 TEST(ForeignPhrases, GlooSaysThatAPeerHasClosedItsConnectionAndNamesIt) {
-  run_ranks(3, [](ProcessGroup group) {
+  run_ranks(2, [](ProcessGroup group) {
     if (group.rank() == 1) _exit(0);
-    // Of two neighbours that lost their peer the second may hear of the first.
+    // What is sent before that, and not read, would be answered with a reset.
+    std::this_thread::sleep_for(500ms);
     const auto error = caught<PeerLostError>(group);
     expect_phrase(error.what(), "Connection closed by peer", Failure::peer_lost);
-    EXPECT_TRUE(error.rank() == 1 || error.rank() == 2 - group.rank()) << error.what();
+    EXPECT_EQ(error.rank(), 1) << error.what();
   });
 }
 
@@ -114,29 +114,22 @@ class LastWords : public c10d::FileStore {
   }
 };
 
-// A rank connects to one half of its peers and waits for the others.
-TEST(ForeignPhrases, GlooSaysThatNobodyListensWhereAPeerWas) {
-  std::set<std::string> phrases;
-  for (int attempt = 0; attempt < 5 && !phrases.contains("Connection refused"); ++attempt) {
-    const testing::TemporaryFolder folder;
-    for (const int rank : {1, 2, 3}) {
-      Child gone({}, [&] {
-        torch_port::make_gloo_backend(
-            c10::make_intrusive<LastWords>(folder.path() + "/store", 4), rank, 4, {});
-      });
-      EXPECT_EQ(gone.finish().code, 0);
-    }
-    Child last({}, [&] {
-      auto store = c10::make_intrusive<c10d::FileStore>(folder.path() + "/store", 4);
-      torch_port::make_gloo_backend(store, 0, 4, {.timeout = 2s});
+// It tries again until its limit, and does not say that it was refused.
+TEST(ForeignPhrases, GlooSaysThatATimeLimitIsOverWhereNobodyListensForAPeer) {
+  const testing::TemporaryFolder folder;
+  for (const int rank : {1, 2, 3}) {
+    Child gone({}, [&] {
+      torch_port::make_gloo_backend(
+          c10::make_intrusive<LastWords>(folder.path() + "/store", 4), rank, 4, {});
     });
-    const std::string text = last.finish().text;
-    phrases.insert(std::string(base::phrase_in(text)));
-    if (phrases.contains("Connection refused"))
-      expect_phrase(text, "Connection refused", Failure::rendezvous);
+    EXPECT_EQ(gone.finish().code, 0);
   }
-  EXPECT_TRUE(phrases.contains("Connection refused"))
-      << "of " << phrases.size() << " others";
+  Child last({}, [&] {
+    auto store = c10::make_intrusive<c10d::FileStore>(folder.path() + "/store", 4);
+    torch_port::make_gloo_backend(store, 0, 4, {.timeout = 2s});
+  });
+  const std::string text = last.finish().text;
+  EXPECT_EQ(base::classify(text), Failure::timeout) << text;
 }
 
 c10::intrusive_ptr<c10d::TCPStore> tcp_store(int port, bool serves) {

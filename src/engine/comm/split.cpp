@@ -35,7 +35,7 @@ class Lanes {
       order.push_back(static_cast<uint32_t>(index));
       SubLane& part = parts_.emplace_back();
       part.lane = new Comm::Lane{parent.run, std::move(order), parent.station, parent.over,
-                                 after,      parent.part};
+                                 after,      parent.label};
       part.comm = std::make_unique<Comm>(std::unique_ptr<Comm::Lane>(part.lane));
       part.root = drive(part, index, body).coroutine;
     }
@@ -147,7 +147,7 @@ Task<void> split_inline(Comm::Lane& parent, int count, const Comm::Body& body) {
       stream.emplace(parent.run.device_lanes->next_stream());
     begin.wait();
     auto* lane = new Comm::Lane{parent.run,  parent.order, parent.station,
-                                parent.over, {},           parent.part};
+                                parent.over, {},           parent.label};
     Comm comm{std::unique_ptr<Comm::Lane>(lane)};
     lane->order.push_back(static_cast<uint32_t>(index));
     lane->begin_stage_inline();

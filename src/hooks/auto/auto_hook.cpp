@@ -20,10 +20,10 @@ namespace {
 
 using Now = std::chrono::steady_clock;
 
-// The first steps of a window still feel the hook before, and make connections.
+// The first steps of a window still suffer from the hook before, and open connections.
 constexpr size_t kSkipped = 2;
 
-// "error.part0/layer.weight": layer.weight. Empty: no error.
+// "error.part0/layer.weight" gives layer.weight; empty: the key is not of an error.
 std::string parameter_of(std::string_view key) {
   const std::string_view prefix = kErrorPrefix;
   if (!key.starts_with(prefix)) return "";
@@ -56,7 +56,7 @@ class AutoHook : public Hook {
   void check_dtype(at::ScalarType dtype) const override {
     for (const AutoCandidate& each : hooks_) each.hook->check_dtype(dtype);
   }
-  // So that it sees the first bucket of every step.
+  // It must see the first bucket of every step.
   bool takes_sparse() const override { return true; }
 
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override {
@@ -98,7 +98,7 @@ class AutoHook : public Hook {
   void load_state(const HookState& state) override {
     reset();
     const auto choice = state.values.find("choice");
-    if (choice == state.values.end()) return;  // of a run that has kept none
+    if (choice == state.values.end()) return;  // the saved hook kept none
     const auto found = std::ranges::find(hooks_, choice->second, &AutoCandidate::spec);
     if (found == hooks_.end()) {
       throw ConfigError("auto: the state was saved with the hook '" + choice->second +
@@ -144,7 +144,7 @@ class AutoHook : public Hook {
     told_ = 0;
   }
 
-  // When no bucket is under way.
+  // Called when no bucket is under way.
   void begin_step(const Comm& comm) {
     step_in_window_ = comm.step() % kAutoWindow;  // so it is the same on all ranks
     if (step_in_window_ == 0) {
@@ -152,12 +152,12 @@ class AutoHook : public Hook {
       clock_.begin_window();
     }
     ++steps_;
-    // The same on all ranks: what has settled stays so, while nothing crosses a network.
+    // All ranks agree: settled_ stays as it is while nothing crosses a network.
     rests_ = settled_ && present_ == 0 && stays_in_memory(comm);
     if (!rests_) clock_.begin_step(Now::now());
   }
 
-  // What rank 0 has decided in the step before.
+  // Obeys what rank 0 decided in the step before.
   void follow() {
     at::Tensor decision;
     {
@@ -171,7 +171,7 @@ class AutoHook : public Hook {
     leave(static_cast<size_t>(values[0]));
   }
 
-  // For another hook. What the present one owes is paid in the next step.
+  // Changes to another hook. What the present one has carried is added in the next step.
   void leave(size_t next) {
     if (next == present_) return;
     Hook& left = *hooks_[present_].hook;
@@ -202,13 +202,13 @@ class AutoHook : public Hook {
     return hook.reduce(std::move(bucket), comm);
   }
 
-  // Ranks of one host copy through its memory. A coarser mean would save some of these
-  // copies, and nothing of a network.
+  // Ranks of one host copy through its memory. A coarser hook would save some of these
+  // copies, but no network traffic.
   static bool stays_in_memory(const Comm& comm) {
     return comm.layout().hosts() == 1 && !comm.works_on_device();
   }
 
-  // The hook of the next window, and whether that is settled; on other ranks: room for it.
+  // Rank 0: the next window's hook, and whether it is settled. Other ranks: room for it.
   at::Tensor decide(const Comm& comm, at::Device device) {
     at::Tensor decision = at::zeros({2}, at::kLong);
     auto* values = decision.mutable_data_ptr<int64_t>();
@@ -223,7 +223,7 @@ class AutoHook : public Hook {
   Decision ask(const Comm& comm) {
     std::optional<WindowTimes> seen = clock_.window(kSkipped);
     if (!seen) return {present_, settled_, ""};
-    // The host does not wait for what streams do: all of a step may be waiting.
+    // The host does not wait for streams, so all of a step may be waiting time.
     if (comm.runs_inline()) {
       seen->busy = seen->exposed = seen->step;
       seen->exposed_by_bucket.clear();
@@ -244,7 +244,7 @@ class AutoHook : public Hook {
     history_.push_back("step " + std::to_string(steps_) + ": " + line);
   }
 
-  // Once a choice.
+  // Prints each choice once.
   void tell(const Decision& decision) {
     std::lock_guard lock(mutex_);
     if (std::exchange(told_, decision.hook + 1) == decision.hook + 1) return;
@@ -254,20 +254,20 @@ class AutoHook : public Hook {
   const std::string options_;
   std::vector<AutoCandidate> hooks_;  // the exact one first
   const MakeTuner make_tuner_;
-  std::unique_ptr<Tuner> tuner_;  // rank 0's counts
+  std::unique_ptr<Tuner> tuner_;  // only rank 0's counts
   StepClock clock_;
-  // ---- used before a bucket's first co_await, and between steps
+  // ---- used before a bucket's first co_await and between steps
   size_t present_ = 0;
   bool settled_ = false;
-  bool rests_ = false;  // in this step: neither measures nor asks
+  bool rests_ = false;  // in this step it neither measures nor asks
   int64_t steps_ = 0;
   int64_t step_in_window_ = 0;
-  std::map<std::string, at::Tensor> carried_;  // by parameter: of a hook that was left
+  std::map<std::string, at::Tensor> carried_;  // the residuals of a hook that was left
   // ---- used by any thread
   mutable std::mutex mutex_;
   at::Tensor decision_;
   std::vector<std::string> history_;
-  size_t told_ = 0;  // 1 + the hook that was said to be chosen
+  size_t told_ = 0;  // 1 + the hook that was last printed as chosen
 };
 
 constexpr const char* kUsualLeast = "int8";
@@ -277,7 +277,7 @@ std::string_view last_name(std::string_view spec) {
   return head.substr(head.rfind('+') + 1);
 }
 
-// Null: not of the table.
+// Null: the table has no such hook.
 const HookEntry* entry_of(std::string_view name) {
   const auto table = hook_table();
   const auto found = std::ranges::find(table, name, &HookEntry::name);
@@ -286,7 +286,7 @@ const HookEntry* entry_of(std::string_view name) {
 
 std::vector<std::string> no_coarser_than(const std::string& least) {
   const HookEntry* entry = entry_of(least);
-  if (!entry) make_hook(least);  // says what is known
+  if (!entry) make_hook(least);  // throws, and lists the known names
   if (!entry || entry->tolerance < 0) {
     throw ConfigError("hook 'auto': least is '" + least + "', whose result is no mean");
   }

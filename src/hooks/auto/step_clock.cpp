@@ -68,7 +68,7 @@ std::optional<WindowTimes> StepClock::window(size_t skip) const {
   for (size_t bucket = 0; bucket < steps[0].exposed_by_bucket.size(); ++bucket) {
     std::vector<double> values;
     for (const WindowTimes& step : steps) {
-      // Buckets may have been made anew in between.
+      // Buckets may have been rebuilt in between.
       if (bucket < step.exposed_by_bucket.size())
         values.push_back(step.exposed_by_bucket[bucket]);
     }

@@ -1,4 +1,4 @@
-// How long steps and their reductions take.
+// Measures how long steps and their reductions take.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,16 +15,16 @@ class StepClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // A step's first bucket comes; the step before is over.
+  // Called when a step's first bucket comes; the step before is over.
   void begin_step(Time now);
-  // A bucket starts; gives its number, for ended().
+  // Called when a bucket starts; returns its number, for ended().
   size_t started(Time now);
   void ended(size_t bucket, Time now);
 
-  // Lower quartiles over the steps that are over, without the first `skip`; none: no such
-  // step.
+  // Returns lower quartiles over the steps that are over, except the first `skip`; none if
+  // there is no such step.
   std::optional<WindowTimes> window(size_t skip) const;
-  // Forgets the steps that are over, and the one under way.
+  // Forgets the finished steps and the one under way.
   void begin_window();
 
  private:

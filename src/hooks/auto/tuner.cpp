@@ -8,11 +8,11 @@
 namespace brigade {
 namespace {
 
-constexpr double kLeastSaving = 0.1;  // of the time of a more exact hook
-constexpr double kOther = 1.5;  // times that differ by more are not the same network's
+constexpr double kLeastSaving = 0.1;  // as a share of the time of a more exact hook
+constexpr double kOther = 1.5;        // a greater ratio of times means another network
 constexpr double kQuicker = 4.0 / 3;
-constexpr double kNoise = 1e-3;     // seconds: smaller differences are no other network's
-constexpr double kChance = 0.5e-3;  // seconds: who saves less may save it by chance
+constexpr double kNoise = 1e-3;  // seconds: smaller differences do not mean another network
+constexpr double kChance = 0.5e-3;  // seconds: smaller savings may be chance
 constexpr int kInARow = 3;
 constexpr int kMostPatience = 64;
 constexpr const char* kOneHost = "all ranks are on one host, and nothing crosses a network";
@@ -31,8 +31,8 @@ bool differ(double a, double b) {
   return std::abs(a - b) > kNoise && std::max(a, b) > kOther * std::min(a, b);
 }
 
-// A quicker link may not need a coarse hook any more, though that alone can't make its
-// steps much quicker: the coding stays.
+// A faster link may not need a coarse hook any more. That alone cannot make its steps much
+// faster, because encoding takes as long as before.
 bool quicker(double now, double before) {
   return before - now > kNoise && before > kQuicker * now;
 }
@@ -48,7 +48,7 @@ class StepTuner : public Tuner {
       windows_[hook] = seen;
       return try_next(hook + 1);
     }
-    // The rank that has decided so far is gone: what it knew must be measured again.
+    // The rank that decided so far is gone, so what it measured must be measured again.
     if (hook != 0) return {0, false, "another rank decides now; looking again"};
     windows_ = {{0, seen}};
     return seen.on_one_host ? settle(0, kOneHost) : try_next(1);
@@ -66,7 +66,7 @@ class StepTuner : public Tuner {
 
   double step(size_t hook) const { return windows_.at(hook).step; }
 
-  // From the most exact on, moving to a coarser one only if it pays.
+  // Starts from the most exact hook, and moves to a coarser one only if that pays.
   size_t best() const {
     size_t best = 0;
     for (const auto& [hook, seen] : windows_) {
@@ -99,7 +99,7 @@ class StepTuner : public Tuner {
                          " twice: the second time it took " + instead());
   }
 
-  // "10 %", or more where that is less than what may be chance.
+  // Gives "10 %", or more where that could be chance.
   std::string asked_for() const {
     const double share = std::max(kLeastSaving, kChance / step(0));
     return std::to_string(std::lround(100 * share)) + " %";
@@ -109,7 +109,7 @@ class StepTuner : public Tuner {
     return ms(step(found_)) + " a step instead of " + ms(step(0)) + " with " + names_[0];
   }
 
-  // "80 ms of 1000 ms a step wait for allreduce".
+  // Gives "80 ms of 1000 ms a step wait for allreduce".
   std::string waiting_for(size_t hook) const {
     return ms(windows_.at(hook).exposed) + " of " + ms(step(hook)) + " a step wait for " +
            names_[hook];
@@ -161,9 +161,9 @@ class StepTuner : public Tuner {
 
   const std::vector<std::string> names_;
   Phase phase_ = Phase::measuring;
-  std::map<size_t, WindowTimes> windows_;  // the last under each hook, since it looked
-  size_t found_ = 0;                       // the best, of one window
-  // While settled: what it watches for changes.
+  std::map<size_t, WindowTimes> windows_;  // each hook's last, since the search began
+  size_t found_ = 0;                       // the best hook after one window each
+  // While settled: the reference that changes are measured against.
   bool known_ = false;
   WindowTimes reference_;
   int strange_ = 0;  // windows in a row

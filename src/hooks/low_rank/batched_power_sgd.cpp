@@ -1,5 +1,5 @@
-// The whole bucket as one matrix that is nearly square: M ≈ P Qᵀ. The last row may be
-// short, and counts as filled up with zeros.
+// Treats the whole bucket as one matrix that is nearly square: M ≈ P Qᵀ. The last row may
+// be short, and counts as filled up with zeros.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 namespace brigade {
 namespace {
 
-// What is kept of one bucket; see power_sgd.cpp.
+// The state kept of one bucket; see power_sgd.cpp.
 struct Square {
   at::Tensor q;
   at::Tensor spare;
 };
 
-// The bucket's values, or their sum with the errors, as a matrix that nobody filled up: its
-// whole rows where they are, and the *tail*, the start of one more row.
+// The bucket's values, or their sum with the errors, as a matrix without filling: its whole
+// rows where they are, and the *tail*, the start of one more row.
 struct Cut {
   Cut(const at::Tensor& flat, int64_t side)
       : rows(flat.narrow(0, 0, flat.numel() / side * side).view({1, -1, side})),
@@ -29,14 +29,14 @@ struct Cut {
   at::Tensor rows;  // (1, rows, side)
   at::Tensor tail;  // (less than side)
 
-  // Of P: the part of the whole rows; the tail's, (1, r).
+  // The part of P for the whole rows; last() is the tail's, (1, r).
   at::Tensor whole(const at::Tensor& p) const { return p.narrow(1, 0, rows.size(1)); }
   at::Tensor last(const at::Tensor& p) const { return p[0].narrow(0, rows.size(1), 1); }
-  // Of Q: what meets the tail, (tail, r).
+  // The part of Q that the tail is multiplied with, (tail, r).
   at::Tensor met(const at::Tensor& q) const { return q[0].narrow(0, 0, tail.numel()); }
 };
 
-// That of its largest layer; 0 if there is none of two dimensions.
+// The width of the bucket's largest layer; 0 if no layer has two dimensions.
 int64_t width_of(const Bucket& bucket) {
   int64_t largest = 0, width = 0;
   for (size_t place = 0; place < bucket.parameters().size(); ++place) {
@@ -112,7 +112,7 @@ class BatchedPowerSGD : public PowerSGDBase {
   Squares committed_squares_;
 };
 
-// P = (M + error) Q, and the error becomes that sum.
+// Computes P = (M + error) Q; the error becomes that sum.
 void BatchedPowerSGD::project(const Cut& values, const Residuals& error,
                               const at::Tensor& q, const at::Tensor& p) const {
   at::Tensor whole = values.whole(p);
@@ -136,10 +136,10 @@ void BatchedPowerSGD::project(const Cut& values, const Residuals& error,
   }
 }
 
-// Q = sumᵀ P
+// Computes Q = sumᵀ P.
 void BatchedPowerSGD::project_back(const Cut& sum, const at::Tensor& p,
                                    const at::Tensor& q) const {
-  const bool floats = p.scalar_type() == at::kFloat;  // errors always are
+  const bool floats = p.scalar_type() == at::kFloat;  // errors are always float
   if (floats && low_rank::has_kernels(sum.rows, p.size(2))) {
     low_rank::project_back({{sum.rows[0], sum.whole(p)[0], q[0]}});
   } else {
@@ -150,8 +150,8 @@ void BatchedPowerSGD::project_back(const Cut& sum, const at::Tensor& p,
     sum.met(q).add_(at::mm(sum.tail.to(p.scalar_type()).unsqueeze(1), sum.last(p)));
 }
 
-// The whole rows of P Qᵀ, which leave `error` too, if that is defined, while they are still
-// in a cache.
+// Rebuilds the whole rows of P Qᵀ. Subtracts them from `error`, if that is defined, while
+// they are still in a cache.
 void BatchedPowerSGD::rebuild_rows(const Cut& to, const at::Tensor& error,
                                    const at::Tensor& p, const at::Tensor& q) const {
   constexpr int64_t kAtOnce = 1 << 17;  // values
@@ -166,13 +166,13 @@ void BatchedPowerSGD::rebuild_rows(const Cut& to, const at::Tensor& error,
   }
 }
 
-// values = P Qᵀ; what it lacks stays in `error`. If q is not finite, on all ranks, the
-// values become so too, and the error is again what it was.
+// Computes values = P Qᵀ; what the product lacks stays in `error`. If q is not finite (on
+// all ranks alike), neither are the values, and the error gets its previous value back.
 void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
                               const at::Tensor& p, const at::Tensor& q) const {
   const Cut cut(values, q.size(1));
   const at::Tensor finite = at::isfinite(q.sum());
-  // On a device the host must not wait to learn what is finite.
+  // On a device the host must not wait to learn whether q is finite.
   const bool kernels = values.is_cpu() && low_rank::has_kernels(cut.rows, q.size(2));
   if (kernels && error.defined() && !finite.item<bool>())
     at::Tensor(error).sub_(values).nan_to_num_(0, 0, 0);
@@ -192,14 +192,14 @@ void BatchedPowerSGD::rebuild(at::Tensor values, const at::Tensor& error,
     return;
   }
   if (error.defined()) {
-    // Where a value is not finite the kernels have added nothing.
+    // The kernels added nothing where a value is not finite.
     const at::Tensor added = values.nan_to_num(0, 0, 0);
     at::Tensor(error).sub_(at::where(finite, result, added)).nan_to_num_(0, 0, 0);
   }
   values.copy_(result);
 }
 
-// What P begins with; the map is used before the first co_await only.
+// Returns the start value of P's computation. Uses the map before the first co_await only.
 at::Tensor BatchedPowerSGD::start_of(const Bucket& bucket, int64_t side, int64_t rank,
                                      const at::TensorOptions& options, at::Tensor& memory) {
   Square& square = squares_[bucket.names().front()];

@@ -1,4 +1,4 @@
-// Two rounds: the P's and the leftovers, then the Q's.
+// Takes two rounds: first the P's and the leftovers, then the Q's.
 #include <ATen/ATen.h>
 
 #include "codec/low_rank.h"
@@ -13,7 +13,7 @@ class PowerSGD : public PowerSGDMatrices {
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
 
  private:
-  // The Q's of all groups become what the P's begin with.
+  // Keeps the Q's of all groups as the start of the next P's.
   void set_starts(const Plan& plan);
   void project(Plan& plan, const low_rank::Matrices& matrices);
   void project_back(Plan& plan, const low_rank::Matrices& matrices);
@@ -65,7 +65,7 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   for (size_t index = 0; index < plan.leftovers.size(); ++index) {
     first.views[plan.groups.size() + index].copy_(plan.leftovers[index].flatten());
   }
-  first.flat.div_(comm.size());  // for the leftovers; P's length does not matter
+  first.flat.div_(comm.size());  // for the leftovers; the length of P does not matter
   co_await comm.all_reduce(first.flat);
 
   for (size_t index = 0; index < plan.groups.size(); ++index)
@@ -83,8 +83,8 @@ Task<at::Tensor> PowerSGD::reduce(Bucket bucket, Comm& comm) {
   co_return bucket.buffer();
 }
 
-// One pass goes from the end, which the backward pass wrote last, and the next from the
-// beginning: each finds in the caches what the one before it left there.
+// One pass runs from the end, which the backward pass wrote last, and the next from the
+// beginning, so each finds in the caches what the one before it left there.
 void PowerSGD::project(Plan& plan, const low_rank::Matrices& matrices) {
   low_rank::project(matrices);
   for (MatrixGroup& group : plan.groups) {

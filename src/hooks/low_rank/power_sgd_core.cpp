@@ -27,15 +27,15 @@ void check_options(const std::string& name, const PowerSGDOptions& options) {
          options.rounds, may_be_one ? "1 or 2" : "2");
 }
 
-// In double: the square of 1e30 is no float.
+// Computes in double, because the square of 1e30 is no float.
 at::Tensor norms(const at::Tensor& columns) {
   return at::linalg_vector_norm(columns, 2, at::IntArrayRef{1}, true, at::kDouble);
 }
 
 void gram_schmidt(at::Tensor batch, double epsilon) {
   const int64_t columns = batch.size(2);
-  // If a column depends on those before it, only rounding is left of it, which points
-  // anywhere. Less than this fraction of its length counts as nothing.
+  // If a column depends on those before it, only rounding is left of it, which has no
+  // meaningful direction. Less than this fraction of its length counts as zero.
   const double nothing = batch.scalar_type() == at::kDouble ? 16 * 0x1p-52 : 16 * 0x1p-23;
   const at::Tensor least = norms(batch).mul_(nothing);
   for (int64_t index = 0; index < columns; ++index) {
@@ -46,7 +46,7 @@ void gram_schmidt(at::Tensor batch, double epsilon) {
     column.copy_(column.to(at::kDouble).mul_(factor));
     if (index + 1 == columns) break;
     at::Tensor rest = batch.narrow(2, index + 1, columns - index - 1);
-    // Twice: if the columns are close, the first pass leaves mostly rounding.
+    // Runs twice: if columns are nearly parallel, the first pass leaves mostly rounding.
     for (int pass = 0; pass < 2; ++pass)
       rest.sub_(at::matmul(column, at::matmul(column.transpose(1, 2), rest)));
   }
@@ -59,10 +59,10 @@ void orthogonalize(at::Tensor batch, double epsilon) {
   for (const at::Tensor& columns : batch.unbind()) matrices.push_back({columns});
   if (low_rank::orthonormalize(matrices, epsilon)) return;
   if (batch.size(2) <= 2) return gram_schmidt(std::move(batch), epsilon);
-  // QR of a matrix with NaN or Inf is an error in some libraries; it must come out as NaN.
+  // Some libraries refuse the QR of a matrix with NaN or Inf; here the result must be NaN.
   const at::Tensor finite = at::isfinite(batch).all();
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  if (!batch.is_cpu()) {  // the host must not wait to learn it
+  if (!batch.is_cpu()) {  // the host must not wait for the device
     const at::Tensor found = at::where(finite, batch, at::zeros_like(batch));
     batch.copy_(
         at::where(finite, std::get<0>(at::linalg_qr(found)), at::full_like(batch, nan)));
@@ -92,13 +92,13 @@ at::Tensor keep(const at::Tensor& finite, const at::Tensor& fresh, const at::Ten
 
 at::Tensor random_start(at::IntArrayRef shape, const at::TensorOptions& options,
                         uint64_t seed, uint64_t draw) {
-  // Neighbouring draws get seeds that are far apart. Drawn on the CPU, whatever the device,
-  // so that the values are the same everywhere.
+  // Neighbouring draws get seeds that are far apart. Values are drawn on the CPU, so that
+  // they are the same on every device.
   at::Generator generator =
       at::make_generator<at::CPUGeneratorImpl>(seed * 0x9E3779B97F4A7C15ull + draw);
   const auto there = at::TensorOptions(options.dtype());
   at::Tensor values = at::empty(shape, there.pinned_memory(options.device().is_cuda()));
-  // On a device, the host does not wait until they are there.
+  // On a device, the host does not wait for the copy.
   return values.normal_(0, 1, generator).to(options.device(), /*non_blocking=*/true);
 }
 

@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// It is not a copy if the group is one float gradient.
+// Does not copy if the group is one float gradient.
 at::Tensor stack_matrices(const std::vector<at::Tensor>& gradients) {
   const at::Tensor& first = gradients.front();
   const at::ScalarType dtype = compute_dtype(first.scalar_type());
@@ -42,7 +42,7 @@ bool PowerSGDMatrices::pays(int64_t rows, int64_t columns) const {
 
 PowerSGDMatrices::Plan PowerSGDMatrices::plan(const Bucket& bucket) {
   Plan plan;
-  // Matrices of one group must also be at the same side of a round.
+  // Matrices of one group must also send the same factor of a round.
   std::map<std::tuple<int64_t, int64_t, bool>, size_t> group_of;
   const std::vector<at::Tensor> gradients = bucket.gradients();
   for (size_t index = 0; index < gradients.size(); ++index) {
@@ -160,7 +160,7 @@ HookState PowerSGDMatrices::state() const {
 bool PowerSGDMatrices::commit() {
   commit_base();
   for (auto& [name, memory] : memory_) memory.sum_committed = memory.error.sum.defined();
-  committed_memory_ = memory_;  // pointers, and few of them
+  committed_memory_ = memory_;  // copies pointers only
   return true;
 }
 

@@ -1,4 +1,4 @@
-// What the forms of PowerSGD share that compress each matrix by itself.
+// The shared code of the forms of PowerSGD that compress each matrix by itself.
 //
 // Vocabulary. A *matrix* is a gradient of two or more dimensions, seen as its first
 // dimension by the rest. A *group* is one matrix or, with batching, all matrices of one
@@ -15,18 +15,18 @@
 
 namespace brigade {
 
-// What is kept of one parameter. Spares replace columns of zeros.
+// The state kept of one parameter. The spares replace columns of zeros.
 struct MatrixMemory {
   low_rank::Residual error;
   at::Tensor q;      // (columns, r): the last step's
   at::Tensor spare;  // the first q
-  // With one round: (rows, r), if the last step sent P instead of Q, and its spare.
+  // With one round: (rows, r), if the last step sent P instead of Q. Its spare follows.
   at::Tensor p;
   at::Tensor spare_p;
   // Second buffer for the error sum, allocated only if steps can be reverted; steps
   // alternate between the two.
   at::Tensor other_sum;
-  bool sum_committed = false;  // not to be changed
+  bool sum_committed = false;  // error.sum must not be changed
 };
 
 struct MatrixGroup {
@@ -73,16 +73,16 @@ class PowerSGDMatrices : public PowerSGDBase {
   int64_t rank_of(int64_t rows, int64_t columns) const {
     return std::min({rows, columns, options_.matrix_approximation_rank});
   }
-  // Those of the groups that have kernels, with the errors that are to be fed back, zero at
-  // first. To be called once a step.
+  // Returns the matrices of the groups that have kernels, with their errors, which are zero
+  // at first. To be called once a step.
   low_rank::Matrices matrices_of(const Plan& plan) const;
   low_rank::Matrices matrices_of(const MatrixGroup& group) const;
-  // They get the P's and Q's that the groups have now.
+  // Sets the matrices' P and Q to those that the groups have now.
   static void set_products(const Plan& plan, low_rank::Matrices& matrices);
   static void set_products(const MatrixGroup& group, std::span<low_rank::Matrix> matrices);
-  // Without kernels: M gets the stored errors.
+  // For groups without kernels: adds the stored errors to M.
   void add_errors(MatrixGroup& group) const;
-  // The gradients become M, where they are not M's memory.
+  // Copies M into the gradients, where these are not M's memory.
   static void write_back(MatrixGroup& group);
 
  private:
@@ -93,7 +93,7 @@ class PowerSGDMatrices : public PowerSGDBase {
   std::map<std::string, MatrixMemory> committed_memory_;
 };
 
-// The factory of each form.
+// Makes the form with one round.
 std::shared_ptr<PowerSGDHook> make_one_round_power_sgd(PowerSGDOptions options);
 
 }  // namespace brigade

@@ -1,12 +1,12 @@
-// One round a step. The *basis* is what the last step sent, Q or P, made orthonormal: the
-// same on all ranks. The other factor is computed with it and sent, beside the leftovers;
-// in the next step it is the basis. So P and Q take turns, and two steps are one of the
-// form with two rounds, with a matrix that changes in between.
+// Takes one round a step. The *basis* is what the last step sent, Q or P, made orthonormal;
+// all ranks have the same. The other factor is computed with it and sent beside the
+// leftovers, and becomes the next step's basis. So P and Q take turns, and two steps do
+// what one step with two rounds does, with a matrix that changes in between.
 //
-// Small buckets that follow each other travel *together*, in one message. The first of
-// them *leads*: it waits at the second station until the last one has come through the
-// first, sends what all have, and takes the sum to the third station. The others go there
-// at once, and are served behind it.
+// Small buckets that follow each other travel *together*, in one message. The first of them
+// *leads*: it waits at the second station until the last one has passed the first, sends
+// all of them, and takes the sum to the third station. The others go there at once, and
+// follow it.
 #include <ATen/ATen.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@
 namespace brigade {
 namespace {
 
-// A group in a step.
+// A group's part in one step.
 struct Round {
   MatrixGroup* group;
   bool sends_q;    // P is the basis
@@ -28,8 +28,8 @@ struct Round {
   const at::Tensor& sent() const { return sends_q ? group->q : group->p; }
 };
 
-// This many values are sent at once. At 1 Gbit/s they take 0.13 ms, as long as a small
-// message.
+// Buckets together send up to this many values. At 1 Gbit/s they take as long as a small
+// message, 0.13 ms.
 constexpr int64_t kTogether = 4096;
 
 // With two ranks and at most this many values, one exchange replaces the all-reduce: the
@@ -46,7 +46,7 @@ Task<void> sum_over_ranks(at::Tensor flat, Comm& comm) {
   }
 }
 
-// What buckets send together.
+// The buckets that travel together.
 struct Shipment {
   std::vector<at::Tensor> parts;  // by bucket
   int64_t values = 0;
@@ -58,7 +58,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   using PowerSGDMatrices::PowerSGDMatrices;
   void begin_pass(const HookPass& pass) override;
   Task<at::Tensor> reduce(Bucket bucket, Comm& comm) override;
-  // With what it has seen: a run that goes on from a checkpoint adds up in the same order.
+  // Includes the counts of buckets: a resumed run must sum in the same order.
   HookState state() const override;
   void load_state(const HookState& state) override;
   bool commit() override {
@@ -73,7 +73,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   }
 
  private:
-  // Adds up over the ranks, in place. To be called in the bucket's first stage.
+  // Sums over the ranks, in place. REQUIRES: called in the bucket's first stage.
   Task<void> add_up(at::Tensor flat, bool is_last, Comm& comm);
   void close_shipment();
   Round begin(MatrixGroup& group);
@@ -83,11 +83,11 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
   void rebuild_by_kernels(Round& round);
   void rebuild_by_aten(Round& round);
 
-  std::shared_ptr<Shipment> open_;  // that the next bucket may add to
-  // Whether buckets may wait for later ones in this pass. Only if the last one comes for
-  // certain, and if all come here before their first collective: one that came later, at
-  // the station where another waits for it, would never be served. Two passes with the same
-  // buckets must have shown it.
+  std::shared_ptr<Shipment> open_;  // the next bucket may join it
+  // Whether buckets may wait for later ones in this pass. They may only if the last one is
+  // sure to come, and if all come here before their first collective: a later one would
+  // never be served at the station where another waits for it. Two passes with the same
+  // buckets must have shown both.
   bool together_ = false;
   int64_t before_ = 0;             // buckets of the pass before
   std::atomic<int64_t> seen_ = 0;  // buckets of this one
@@ -99,7 +99,7 @@ class OneRoundPowerSGD : public PowerSGDMatrices {
 };
 
 void OneRoundPowerSGD::begin_pass(const HookPass& pass) {
-  open_.reset();  // of a pass that failed
+  open_.reset();  // left by a pass that failed
   const bool same = seen_ > 0 && seen_ == before_;
   together_ = same && !seen_late_ && !pass.may_be_unused;
   before_ = seen_.exchange(0);
@@ -201,8 +201,8 @@ void OneRoundPowerSGD::project(Round& round, const at::Tensor& to) {
   if (options_.use_error_feedback) round.own = to.clone();
 }
 
-// The error is what this rank's own share lost: over the ranks, the mean of the shares is
-// what was sent, so the mean of the errors is what the result lacks.
+// The error is the loss of this rank's own share. What was sent is the mean of the shares,
+// so the mean of the errors is what the result lacks.
 void OneRoundPowerSGD::rebuild_by_kernels(Round& round) {
   std::vector<low_rank::Ending> endings;
   for (size_t index = 0; index < round.matrices.size(); ++index) {
@@ -234,7 +234,7 @@ void OneRoundPowerSGD::rebuild(Round& round) {
   for (int64_t place = 0; options_.warm_start && place < group.batch(); ++place) {
     MatrixMemory& memory = *group.memories[static_cast<size_t>(place)];
     const at::Tensor sent = round.sent()[place];
-    // Zeros are replaced by the spare.
+    // The spare replaces zeros.
     const at::Tensor next = at::where(at::isfinite(sent.sum()), sent, at::zeros_like(sent));
     memory.q = round.sends_q ? next : at::Tensor();
     memory.p = round.sends_q ? at::Tensor() : next;
@@ -262,7 +262,7 @@ Task<at::Tensor> OneRoundPowerSGD::reduce(Bucket bucket, Comm& comm) {
            bucket.buffer().options().dtype(compute_dtype(bucket.buffer().scalar_type())));
   count(bucket, bucket.buffer().numel(), packed.flat.numel());
 
-  // From the end, which the backward pass wrote last.
+  // Runs from the end, which the backward pass wrote last.
   for (size_t index = rounds.size(); index-- > 0;)
     project(rounds[index], packed.views[index]);
   for (size_t index = 0; index < plan.leftovers.size(); ++index)

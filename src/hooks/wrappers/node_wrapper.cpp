@@ -6,7 +6,7 @@
 namespace brigade {
 namespace {
 
-// In a rank's state: how the ranks sat, and that the first of its host keeps it.
+// Keys of the state: how ranks sat on hosts, and that the host's first rank has it.
 constexpr const char* kShape = "own.shape";
 constexpr const char* kWithFirst = "own.with_first";
 
@@ -17,8 +17,8 @@ std::string shape_of(const HostLayout& layout) {
   return text;
 }
 
-// The ranks of a host await its last collective together, whatever the inner hook awaits
-// among the first ones: they meet at this one, behind the host's first and 12 of the hook.
+// All ranks of a host await its last collective at the same index, however many the inner
+// hook awaits on the first rank: after the host's first and at most 12 of the hook.
 constexpr int kLastCollective = 13;
 
 class NodeHook : public HookWrapper {
@@ -34,8 +34,7 @@ class NodeHook : public HookWrapper {
       co_return co_await reduce_inner(bucket, comm);
     at::Tensor buffer = bucket.buffer();
     const ProcessGroup host_ranks = comm.host_group(), firsts = comm.peer_group();
-    // So that the mean over the hosts is that over the ranks; first, so that no sum
-    // overflows.
+    // Makes the mean over hosts that over ranks. It comes first, so that no sum overflows.
     buffer.mul_(static_cast<double>(layout.hosts()) / comm.size());
     if (host_ranks.size() > 1) {
       GroupScope host(comm, host_ranks);
@@ -60,7 +59,7 @@ class NodeHook : public HookWrapper {
     co_return buffer;
   }
 
-  // Only the first ranks have any.
+  // Only the first ranks of the hosts have state.
   HookState state() const override {
     if (!first_) return {.tensors = {}, .values = {{kShape, shape_}, {kWithFirst, "1"}}};
     HookState state = HookWrapper::state();
@@ -97,7 +96,7 @@ class NodeHook : public HookWrapper {
     first_ = layout.place == 0 || !layout.shares_hosts();
   }
 
-  // Of the last step, or of the state that was loaded; empty: neither.
+  // The shape of the last step or of the loaded state; empty: there is neither.
   std::string shape_;
   bool first_ = true;
 };

@@ -1,5 +1,4 @@
-// Vocabulary. A *branch* is a hook with all rules that name it. A *part* is what a branch
-// gets of a bucket.
+// Vocabulary. A *branch* is a hook with all its rules. A *part* is its share of a bucket.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -93,12 +92,12 @@ class Rules : public Hook, public RevertibleHook {
     co_return bucket.buffer();
   }
 
-  // All buckets come here, so that every branch knows its last; see reduce_with.
+  // All buckets must come here, so that every branch knows its last; see reduce_with.
   bool takes_sparse() const override { return true; }
   void begin_pass(const HookPass& pass) override {
     for (const Branch& branch : branches_) branch.hook->begin_pass(pass);
   }
-  // Of which branch a parameter is, is known with its bucket.
+  // A parameter's branch is known only with its bucket, so one willing branch is enough.
   void check_dtype(at::ScalarType dtype) const override {
     std::exception_ptr refused;
     for (const Branch& branch : branches_) {
@@ -155,8 +154,8 @@ class Rules : public Hook, public RevertibleHook {
                       "'; a last rule '*=HOOK' fits all that are left");
   }
 
-  // Rules for many models may well have some that one model does not need. A name as DDP's
-  // own named_parameters() shows it is a mistake.
+  // Rules for many models may contain some that one model does not need. But a name as
+  // DDP's own named_parameters() shows it is a mistake.
   void note_idle(std::span<const std::string> names) {
     std::set<size_t> used;
     for (const std::string& name : names) used.insert(rule_for(name));
@@ -173,7 +172,7 @@ class Rules : public Hook, public RevertibleHook {
     }
   }
 
-  // By branch, in the order of the rules.
+  // Divides a bucket by branch, in the order of the rules.
   std::vector<RuleBucket> divide(const Bucket& bucket) {
     std::vector<RuleBucket> parts;
     for (Branch& branch : branches_) {
@@ -215,7 +214,7 @@ class Rules : public Hook, public RevertibleHook {
   std::vector<Branch> branches_;
   std::vector<size_t> branch_of_rule_;
   std::vector<std::string> idle_;  // patterns of rules that decide for no parameter
-  base::BufferPool pool_;          // for parts that do not lie together
+  base::BufferPool pool_;          // for parts whose gradients are not contiguous
 };
 
 }  // namespace

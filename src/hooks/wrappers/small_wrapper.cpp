@@ -1,4 +1,4 @@
-// Vocabulary. A gradient is *small* if it is a vector, or has fewer than so many values.
+// Vocabulary. A gradient is *small* if it is a vector, or has fewer values than a limit.
 #include <ATen/ATen.h>
 
 #include "brigade/compose_hooks.h"
@@ -7,8 +7,8 @@
 namespace brigade {
 namespace {
 
-// Small gradients as one tensor of their own. In the bucket zeros take their place: so the
-// rest need not be copied, and neither loses precision to them nor learns their error.
+// Holds small gradients as one tensor of their own, and puts zeros in their place in the
+// bucket. The rest need not be copied; neither affects the other's precision or error.
 class SmallGradients {
  public:
   SmallGradients(const Bucket& bucket, int64_t below) {

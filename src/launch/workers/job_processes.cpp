@@ -56,14 +56,14 @@ bool has_job_id(const std::string& pid, const std::string& job_id) {
 void kill_all(const JobProcesses& processes) {
   using namespace std::chrono;
   const auto deadline = steady_clock::now() + seconds(5);
-  // Again and again: a process may fork between the look and the kill.
+  // This repeats, because a process may fork between the look and the kill.
   while (!processes.living().empty() && steady_clock::now() < deadline) {
     processes.signal(SIGKILL);
     usleep(10'000);
   }
 }
 
-// A broken pipe is no signal, whatever this program does with that one.
+// A broken pipe must not raise a signal, however this program handles SIGPIPE.
 void write_without_signal(int fd, const void* data, size_t size) {
   sigset_t broken, before, pending;
   sigemptyset(&broken);
@@ -76,7 +76,7 @@ void write_without_signal(int fd, const void* data, size_t size) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// Waits for a child, for a second.
+// Waits for a child for up to a second.
 bool has_ended(pid_t child, int& status) {
   using namespace std::chrono;
   const auto deadline = steady_clock::now() + seconds(1);
@@ -92,7 +92,7 @@ bool has_ended(pid_t child, int& status) {
   prctl(PR_SET_NAME, "brigade-watch");
   setsid();
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
-  // Holds nothing of the launcher's: whoever reads its output must see the end of it.
+  // The child holds no descriptor of the launcher: readers must see the end of its output.
   dup2(pipe, 0);
   const int null = open("/dev/null", O_RDWR);
   dup2(null, 1);
@@ -137,9 +137,9 @@ std::vector<pid_t> JobProcesses::living() const {
 }
 
 void JobProcesses::signal(int signal) const {
-  // The groups first, each in one stroke; then those that left them.
+  // Groups are signalled first, each at once; then the processes that left them.
   for (pid_t worker : workers_) {
-    // One that was forked just now may not lead its group yet.
+    // A child that was forked just now may not lead its group yet.
     if (kill(-worker, signal) != 0) kill(worker, signal);
   }
   for (pid_t pid : living()) {
@@ -161,13 +161,12 @@ Guardian::Guardian(const JobProcesses& processes, const std::string& temporary_f
   }
   close(ends[0]);
   pipe_ = ends[1];
-  // A guardian that is stopped does not read.
+  // A stopped guardian does not read.
   fcntl(pipe_, F_SETFL, O_NONBLOCK);
 }
 
 void Guardian::add(pid_t worker) {
-  // It cannot fail unless someone killed or stopped the guardian; then PDEATHSIG alone must
-  // do.
+  // It fails only if someone killed or stopped the guardian; then PDEATHSIG must do alone.
   write_without_signal(pipe_, &worker, sizeof worker);
 }
 

@@ -17,10 +17,10 @@ namespace {
 
 constexpr size_t kLinesKept = 20;
 constexpr size_t kCharactersKept = 1000;
-// A worker that never ends its line must not eat the launcher's memory.
+// A worker that never ends its line must not fill the launcher's memory.
 constexpr size_t kLongestLine = 1 << 20;
 
-// 0, or what went wrong.
+// Returns 0, or the errno.
 int write_all(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t count = write(fd, data, size);
@@ -42,7 +42,7 @@ void keep(std::deque<std::string>& lines, const std::string& line) {
   if (lines.size() > kLinesKept) lines.pop_front();
 }
 
-// "[W1116 06:29:55.453 reducer.cpp:1502] …", perhaps after "[rank0]:".
+// Matches "[W1116 06:29:55.453 reducer.cpp:1502] …", perhaps after "[rank0]:".
 bool is_torchs(std::string_view line) {
   if (line.starts_with("[rank"))
     line.remove_prefix(std::min(line.find(':') + 1, line.size()));
@@ -80,8 +80,7 @@ WorkerOutput::~WorkerOutput() {
 bool WorkerOutput::pump() {
   std::array<char, 65536> buffer;
   bool console_open = true;
-  // Bounded, so that a worker that writes without end does not keep others from being
-  // heard.
+  // A worker that writes without end must not delay the others' output.
   for (int round = 0; round < 16 && pipe_ >= 0; ++round) {
     const ssize_t count = read(pipe_, buffer.data(), buffer.size());
     if (count > 0) {
@@ -179,7 +178,7 @@ std::string log_name(int stream) { return stream == 1 ? "/stdout.log" : "/stderr
 WorkerStreams::WorkerStreams(const LaunchOptions& options, int rank, int local_rank,
                              std::string folder)
     : folder_(std::move(folder)) {
-  // Several readers of one stdin would each get pieces of it.
+  // Several readers of one stdin would each get fragments of it.
   if (local_rank != 0) in_ = open_null();
   open_side(out_, 1, options, rank, local_rank);
   open_side(err_, 2, options, rank, local_rank);

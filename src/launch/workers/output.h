@@ -1,4 +1,4 @@
-// What workers write: split into lines, prefixed, shown, logged, and its end remembered.
+// The output of workers: split into lines, prefixed, shown, logged, and its end remembered.
 #pragma once
 #include <deque>
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace brigade::launching {
 
-// The end of what a worker wrote.
+// The end of a worker's output.
 class LastLines {
  public:
   void add(const std::string& line);
-  // What a report shows: the worker's own words, or, where there are none, the rest.
+  // Returns the lines for a report: the worker's own or, if there are none, the rest.
   const std::deque<std::string>& shown() const { return own_.empty() ? rest_ : own_; }
   const std::deque<std::string>& own() const { return own_; }
-  // Warnings that torch writes ("[W1116 06:29:55.4 socket.cpp:752] …") and stack frames.
+  // Returns torch's warnings ("[W1116 06:29:55.4 socket.cpp:752] …") and stack frames.
   const std::deque<std::string>& rest() const { return rest_; }
 
  private:
@@ -24,7 +24,7 @@ class LastLines {
   std::deque<std::string> rest_;
 };
 
-// One stream of one worker, read from a pipe. Whole lines only reach the console, each in
+// One stream of one worker, read from a pipe. Only whole lines reach the console, each in
 // one write, so that lines of several workers never mix.
 class WorkerOutput {
  public:
@@ -32,7 +32,7 @@ class WorkerOutput {
     // 1 or 2; -1: not shown.
     int console = -1;
     std::string prefix;
-    // Gets the bytes as they are; -1: none. Owned.
+    // Gets the bytes unchanged; -1: none. Owned.
     int log = -1;
   };
   // Owns `pipe`, and makes it non-blocking.
@@ -41,14 +41,14 @@ class WorkerOutput {
   WorkerOutput& operator=(WorkerOutput&&) = delete;
   ~WorkerOutput();
 
-  // -1 once the other end is closed.
+  // Returns -1 once the other end is closed.
   int fd() const { return pipe_; }
-  // Takes what is there without waiting. False: the console's reader has gone.
+  // Takes available bytes without waiting. Returns false if the console's reader has gone.
   bool pump();
-  // Shows a last line that has no end, and closes.
+  // Shows a last line without an end, and closes.
   bool finish();
-  // Warnings of torch's own and stack frames are kept apart: they push the worker's own
-  // words out.
+  // Torch's own warnings and stack frames are kept separately, because they would push the
+  // worker's own lines out.
   const LastLines& last_lines() const { return last_lines_; }
   // Why something could not be shown, a full disk for instance (errno); 0: all was.
   int lost() const { return lost_; }
@@ -56,7 +56,7 @@ class WorkerOutput {
  private:
   bool take(const char* data, size_t size);
   void end_line(std::string& shown);
-  // False: the console's reader has gone.
+  // Returns false if the console's reader has gone.
   bool show(const std::string& text);
 
   int pipe_;
@@ -67,12 +67,12 @@ class WorkerOutput {
   LastLines last_lines_;
 };
 
-// "[rank] ", in colour when `console` is a terminal and NO_COLOR is not set.
+// Returns "[rank] ", in colour if `console` is a terminal and NO_COLOR is not set.
 std::string line_prefix(int rank, int console);
-// The last lines of a log file.
+// Returns the last lines of a log file.
 LastLines last_lines_of(const std::string& path);
 
-// Where a worker's stdin, stdout and stderr lead.
+// The targets of a worker's stdin, stdout and stderr.
 
 // The launcher's side of one worker's streams.
 class WorkerStreams {
@@ -83,13 +83,13 @@ class WorkerStreams {
   WorkerStreams(const WorkerStreams&) = delete;
   WorkerStreams& operator=(const WorkerStreams&) = delete;
 
-  // The worker's ends, -1: the launcher's own; gone once the worker has been started.
+  // The worker's ends, -1: the launcher's own; closed once the worker has been started.
   int in() const { return in_; }
   int out() const { return out_.worker_end; }
   int err() const { return err_.worker_end; }
   void close_workers_ends();
 
-  // The launcher's ends to read from; null where there is no pipe.
+  // The launcher's ends to read from; null if there is no pipe.
   WorkerOutput* output(int stream);
   LastLines last_lines() const;
   const std::string& folder() const { return folder_; }

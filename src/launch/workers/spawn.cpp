@@ -43,10 +43,10 @@ std::map<std::string, std::string> worker_environment(int local_rank, int worker
     if (!std::getenv(name)) variables[name] = value;
   };
   unless_set("OMP_NUM_THREADS", std::to_string(threads_per_worker(workers)));
-  // As torchrun does: a worker whose peer died is ended. Brigade's own groups see to that
+  // As with torchrun, a worker whose peer died is ended. Brigade's own groups see to that
   // themselves (torch_port/nccl_module.cpp).
   unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  // Else what a Python worker prints would come when it ends, for its stdout is a pipe.
+  // Otherwise a Python worker's output to a pipe would come only when it ends.
   unless_set("PYTHONUNBUFFERED", "1");
   for (const auto& [name, value] : options.environment) variables[name] = value;
   return variables;
@@ -85,7 +85,7 @@ Image make_image(const WorkerSpec& spec, const WorkerBody& body) {
   return image;
 }
 
-// The descriptors lie above 2, see supervisor.cpp, so that no dup2 overwrites the next one.
+// The descriptors lie above 2 (see launcher.cpp), so no dup2 overwrites the next one.
 void take_streams(const WorkerSpec& spec) {
   if (spec.in >= 0) dup2(spec.in, 0);
   if (spec.out >= 0) dup2(spec.out, 1);
@@ -112,7 +112,7 @@ void take_streams(const WorkerSpec& spec) {
   std::cout.flush();
   std::cerr.flush();
   fflush(nullptr);
-  // Not exit(): what the calling program registered to run at its end is not the worker's.
+  // exit() would run what the calling program registered to run at its own end.
   _exit(code);
 }
 
@@ -148,7 +148,7 @@ std::string find_program(const std::string& name) {
 pid_t spawn(const WorkerSpec& spec, const WorkerBody& body) {
   const Image image = body.function ? Image{} : make_image(spec, body);
   const pid_t launcher = getpid();
-  // Else both processes would write what is still in the buffers.
+  // Otherwise both processes would write what is still in the buffers.
   if (body.function) fflush(nullptr), std::cout.flush();
   const pid_t pid = fork();
   if (pid < 0) {

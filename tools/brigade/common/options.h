@@ -11,6 +11,16 @@
 
 namespace brigade::tool {
 
+// The library's texts of numbers, by their short names.
+
+using base::bytes_text;
+using base::decimals;
+using base::ms_text;
+using base::rate_text;
+using base::readable;
+using base::size_text;
+using base::with_sign;
+
 inline CLI::Validator number_between(double low, double high) {
   const std::string range = "[" + readable(low) + " - " + readable(high) + "]";
   return {[low, high, range](std::string& text) -> std::string {
@@ -23,16 +33,6 @@ inline CLI::Validator number_between(double low, double high) {
           },
           "FLOAT in " + range};
 }
-
-// The library's texts of numbers, by their short names.
-
-using base::bytes_text;
-using base::decimals;
-using base::ms_text;
-using base::rate_text;
-using base::readable;
-using base::size_text;
-using base::with_sign;
 
 // What the command line refuses that CLI11 would take.
 
