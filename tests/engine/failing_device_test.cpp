@@ -125,7 +125,7 @@ TEST(FailingDevice, IsHeardOfOnTheOtherRanks) {
   run_ranks(2, [](ProcessGroup group) {
     const auto engine = Engine::make(group, "heard");
     engine->set_hook(busy_hook());
-    engine->agree();
+    engine->check_same();
     std::vector<float> values(8);
     records_left = 0;
     if (group.rank() == 1) {

@@ -128,19 +128,19 @@ def programs_in(path):
     return programs_in_bash(text) if text.startswith("#!/bin/bash") else []
 
 
+@functools.cache
+def programs_of_every_debian():
+    """The programs of packages that no Debian lacks."""
+    shown = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Priority} ${Essential}\n"], capture_output=True, text=True, check=True).stdout
+    packages = [line.split()[0] for line in shown.splitlines() if "required" in line or "yes" in line or line.startswith("apt ")]
+    files = subprocess.run(["dpkg-query", "-L", *packages], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {os.path.basename(path) for path in files if re.match(r"/(usr/)?s?bin/", path)}
+
+
 def every_debian_has(program):
-    """Whether a package that no Debian lacks brings it."""
+    """Also where it is a link to one of them, as awk is to mawk."""
     path = shutil.which(program, path=SYSTEM_PATH)
-    if not path:
-        return False
-    for name in {path, os.path.realpath(path), path.removeprefix("/usr")}:
-        owner = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True).stdout
-        packages = re.findall(r"(?:^|by )(?:diversion by )?([\w.+-]+)(?::\w+)?(?=[,:] | from)", owner)
-        for package in packages:
-            said = subprocess.run(["dpkg-query", "-W", "-f", "${Priority} ${Essential}", package], capture_output=True, text=True).stdout
-            if "required" in said or "yes" in said or package == "apt":
-                return True
-    return False
+    return program in programs_of_every_debian() or (path is not None and os.path.basename(os.path.realpath(path)) in programs_of_every_debian())
 
 
 @unittest.skipUnless(shutil.which("dpkg-query"), "only Debian's database says what comes with the system")
