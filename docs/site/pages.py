@@ -38,13 +38,12 @@ def markdown_files(root):
 
 
 def headers(root):
-    """Start here first: those beside brigade.h, then the folders."""
-    found = [path.relative_to(root / "include/brigade") for path in (root / "include/brigade").rglob("*.h")]
-    return sorted(found, key=lambda path: (len(path.parts), path.as_posix()))
+    """By name."""
+    return sorted(path.relative_to(root / "include/brigade") for path in (root / "include/brigade").rglob("*.h"))
 
 
 def page_of_header(path):
-    """include/brigade/hooks.h and hooks/registry.h have the page api/hooks/registry.md."""
+    """include/brigade/hooks.h has the page api/hooks.md."""
     return "api/" + path.removeprefix("include/brigade/").removesuffix(".h") + ".md"
 
 

@@ -9,7 +9,7 @@
 #include "support/command.h"
 #include "support/ranks.h"
 
-namespace brigade::cookbook {
+namespace brigade::shown {
 
 at::Device device_of_this_worker(const brigade::ProcessGroup& group) {
   if (!torch::cuda::is_available()) return at::kCPU;
@@ -158,7 +158,7 @@ namespace {
 
 using testing::run_ranks;
 
-TEST(Cookbook, AWorkerThatIsAskedToStopSavesAndTheNextRunGoesOn) {
+TEST(ShownCode, AWorkerThatIsAskedToStopSavesAndTheNextRunGoesOn) {
   const testing::TemporaryFolder folder;
   run_ranks(2, [&](ProcessGroup group) {
     ASSERT_EQ(chdir(folder.path().c_str()), 0);
@@ -181,7 +181,7 @@ TEST(Cookbook, AWorkerThatIsAskedToStopSavesAndTheNextRunGoesOn) {
   });
 }
 
-TEST(Cookbook, RowsComeOnceAnEpoch) {
+TEST(ShownCode, RowsComeOnceAnEpoch) {
   run_ranks(2, [](ProcessGroup group) {
     const auto data = torch::arange(20).to(torch::kFloat).view({10, 2});
     Rows rows = rows_of(data, group);
@@ -236,4 +236,4 @@ TEST(Pages, ProgramsOfOtherPagesTrain) {
 }
 
 }  // namespace
-}  // namespace brigade::cookbook
+}  // namespace brigade::shown
