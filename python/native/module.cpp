@@ -1,6 +1,6 @@
-// brigade._native: what the Python modules beside it stand on. Types are shared with
-// torch's own bindings (Reducer, ProcessGroup, GradBucket, Future), which works only with
-// the pybind11 of torch's include folder.
+// brigade._native: what the Python modules use. It shares types with torch's own bindings
+// (Reducer, ProcessGroup, GradBucket, Future), which works only with the pybind11 of
+// torch's include folder.
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -19,7 +19,7 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// For a Reducer that has been given a Python hook a result must be a Python object.
+// A Reducer with a Python hook takes only results that are Python objects.
 std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& future) {
   return std::make_shared<torch::jit::PythonFutureWrapper>(future->then(
       [](c10::ivalue::Future& done) {
@@ -73,8 +73,8 @@ void bind_stats(py::module_& m) {
                     "What the hook has decided so far, a line each.");
 }
 
-// To the log that torch's PowerSGD writes to, in its words. Asks for the logger each time:
-// a hook may end without the GIL, so it holds nothing of Python's.
+// Writes, in torch's words, to the log of torch's PowerSGD. Asks for the logger each time:
+// a hook may end without the GIL, so it holds no Python object.
 void log_compression(int64_t iteration, const CompressionStats& stats) {
   py::gil_scoped_acquire locked;
   try {
