@@ -25,7 +25,7 @@ WORDS = ["--device", "cuda", "--precision", "bf16", "--width", "768", "--layers"
 
 @contextlib.contextmanager
 def mps():
-    """Without it the GPU gives the ranks turns of milliseconds, and times say nothing."""
+    """Runs MPS, without which the GPU gives the ranks turns of milliseconds, and times mean nothing."""
     control = shutil.which("nvidia-cuda-mps-control")
     if "CUDA_MPS_PIPE_DIRECTORY" in os.environ or not control:
         if not control:

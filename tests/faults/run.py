@@ -21,11 +21,11 @@ import page  # noqa: E402
 import processes  # noqa: E402
 import table  # noqa: E402
 
-CASE_LIMIT = 240  # seconds, whatever goes wrong in the driver itself
+CASE_LIMIT = 240  # seconds, even if the driver itself fails
 
 
 def missing(options):
-    """What this machine lacks, by the words of Fault.needs."""
+    """The needs, in the words of Fault.needs, that this machine lacks."""
     lacks = set()
     if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         lacks.add("root")
@@ -37,7 +37,7 @@ def missing(options):
 
 
 def choose(options):
-    """The cases to run, and those that cannot be run here, with what they lack."""
+    """Returns the cases to run, and those that cannot run here, with what they lack."""
     lacks = missing(options)
     chosen, skipped = [], []
     for name, way, hook in table.cases(options.everything, options.quick):
@@ -73,7 +73,7 @@ def run_case(case, options, work):
 
 
 def load(file):
-    """Results of an earlier run, by case."""
+    """The results of an earlier run, by case."""
     if not file or not os.path.exists(file):
         return {}
     return {tuple(case): result for case, result in json.loads(pathlib.Path(file).read_text())}

@@ -45,7 +45,7 @@ def make_model(fault):
 
 
 def failed_hook(fault):
-    """Hooks of the user's own that are wrong."""
+    """The user's own hooks that are wrong."""
     def throws(state, bucket):
         raise RuntimeError("the hook's own words")
 

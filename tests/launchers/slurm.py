@@ -111,5 +111,5 @@ class Slurm:
             time.sleep(0.1)
 
     def logs(self):
-        """The last lines of every daemon."""
+        """The last lines of every daemon's log."""
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(self.folder.glob("*.log")))

@@ -1,4 +1,4 @@
-"""Optimizers in the backward pass and mixed precision, over two NCCL ranks on one GPU. Skipped where there is none."""
+"""Optimizers in the backward pass and mixed precision, over two NCCL ranks on one GPU. Skipped without one."""
 
 import brigade
 import pytest
