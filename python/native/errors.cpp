@@ -36,20 +36,20 @@ std::vector<ErrorType>& error_types() {
       error_type<ConfigError>("ConfigError", PyExc_ValueError, "A bad option or argument."),
       error_type<RendezvousError>("RendezvousError", nullptr,
                                   "The ranks could not find each other."),
-      error_type<TimeoutError>(
-          "TimeoutError", PyExc_TimeoutError,
-          "Something that waits for other ranks ran into the time limit."),
-      error_type<PeerLostError>("PeerLostError", PyExc_ConnectionError,
-                                "The connection to another rank broke: it has ended, or "
-                                "was lost. `rank` is which, or None."),
+      error_type<TimeoutError>("TimeoutError", PyExc_TimeoutError,
+                               "A wait for other ranks reached its time limit."),
+      error_type<PeerLostError>(
+          "PeerLostError", PyExc_ConnectionError,
+          "The connection to another rank broke, because it has ended or "
+          "was lost. `rank` is its number, or None."),
       error_type<MismatchError>("MismatchError", nullptr,
                                 "The ranks disagree about what must be equal."),
       error_type<CheckpointError>("CheckpointError", nullptr,
-                                  "A file, or what is in it, cannot be used."),
-      error_type<HookError>(
-          "HookError", nullptr,
-          "A hook or one of its collectives failed, on this rank or on another. `kind` is "
-          "what happened, `rank` whose failure it was, or None.")};
+                                  "A file or its content cannot be used."),
+      error_type<HookError>("HookError", nullptr,
+                            "A hook or one of its collectives failed, on this rank or on "
+                            "another. `kind` says what happened, `rank` which rank failed, "
+                            "or None.")};
   return types;
 }
 

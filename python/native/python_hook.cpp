@@ -221,7 +221,7 @@ void bind_comm(py::module_& m) {
     };
   };
   py::class_<PythonComm, std::shared_ptr<PythonComm>>(
-      m, "Comm", "A hook's way to the other ranks, for one bucket in one step.")
+      m, "Comm", "A hook's connection to the other ranks, for one bucket in one step.")
       .def("rank", [](const PythonComm& comm) { return comm.get().rank(); })
       .def("size", [](const PythonComm& comm) { return comm.get().size(); })
       .def("step", [](const PythonComm& comm) { return comm.get().step(); })
