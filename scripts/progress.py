@@ -1,6 +1,6 @@
-"""progress.py BUILD JOBS TARGET...: ninja, with one line that says how far it is and about how long it will take.
+"""progress.py BUILD JOBS TARGET...: runs ninja, with one line that says how far it is and about how long it will take.
 
-On a terminal the line is updated, in a log there is one every half minute. What compilers say is shown whole.
+On a terminal the line is updated, in a log there is one every half minute. The output of compilers is shown whole.
 """
 import os
 import re

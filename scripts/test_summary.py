@@ -1,9 +1,9 @@
-"""test_summary.py LOG [LIST]: what CTest's LastTest.log says, in a few lines, the failures last.
+"""test_summary.py LOG [LIST]: summarizes CTest's LastTest.log in a few lines, the failures last.
 
 Counts the cases of all test programs, says why each skipped one was skipped, and for every
-program that failed shows its failed cases with what they said. Exits with 1 where a case was
-skipped for another reason than missing hardware or a missing permission: everything else is
-set-up's to install. LIST names the programs that a full run must have; exits with 1 where the
+program that failed shows its failed cases with their output. Exits with 1 if a case was
+skipped for another reason than missing hardware or a missing permission: set-up must install
+everything else. LIST names the programs that a full run must have; exits with 1 where the
 log lacks one, or has one that the list lacks.
 """
 import collections
