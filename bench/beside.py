@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How much matrix products slow down beside a reduction: two ranks on one GPU over NCCL, best under MPS. Prints a line a hook.
+"""Measures how much matrix products slow down beside a reduction: two ranks on one GPU over NCCL, best under MPS. Prints a line for each hook.
 
 beside.py [--hooks "none allreduce int8"] [--megabytes 64] [--rounds 7]
 
-Each rank multiplies matrices on a stream of its own while, again and again, a backward pass reduces so many megabytes of gradients beside it. Shown is
-what the products take longer than without any reduction (`none`), as the median of rounds in which all hooks take turns, and how many passes went by.
+Each rank multiplies matrices on a separate stream while backward passes reduce so many megabytes of gradients beside it. Shows how much longer the
+products take than without any reduction (`none`), as the median of rounds in which all hooks take turns, and how many passes ran.
 """
 import argparse
 import os

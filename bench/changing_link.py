@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The hook `auto` while the link changes under it, beside other hooks at each rate: a table of ms a step.
+"""Measures the hook `auto` while the link changes under it, and other hooks at each rate: prints a table of ms a step.
 
 One job trains with `auto` from beginning to end; at each rate it trains until it has had time to look again, and then takes turns with
 a second job, which has one of the other hooks after the other. Every turn compares the replicas bit by bit. Root only.

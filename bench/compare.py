@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Our DDP and hooks against torch's own, in one run: a table, and build/bench/results.json.
+"""Compares our DDP and hooks with torch's own, in one run: prints a table, and writes build/bench/results.json.
 
-Two jobs are started side by side and take turns of some steps each, so that what else the machine does
-meets both alike; a ratio is the median over the rounds of (median of our turn / median of the other's).
+Two jobs are started side by side and take turns of some steps each, so that other work on the machine
+affects both alike; a ratio is the median over the rounds of (median of our turn / median of the other's).
 Every job is verified in the same run: wrong gradients or replicas that differ end it with exit code 1.
 A missed target does not. docs/benchmarks.md has the formulas.
 """

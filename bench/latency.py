@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""PowerSGD in one round and in two where latency counts: a table of ms, on loopback and over a cable with latency.
+"""Measures PowerSGD in one round and in two where latency counts: a table of ms, on loopback and over a cable with latency.
 
-One job a row takes turns with the hooks, so that whatever else the machine does meets all of them; times are the lower
+In each row one job takes turns with the hooks, so that other work on the machine affects all of them; times are the lower
 quartile over all turns of the backward pass. Every turn compares the replicas bit by bit. Root only. docs/benchmarks.md has results.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch's own DDP hooks do over Gloo: two ranks train a few steps under each, in processes of their own, and a table says what happened.
+"""What PyTorch's own DDP hooks do over Gloo: two ranks train a few steps under each, in separate processes, and a table says what happened.
 
 torch_fails.py    with a Python that has torch, as build/CMakeCache.txt names it (BRIGADE_PYTHON). Takes one to three minutes; loopback only.
 """

@@ -3,7 +3,7 @@
 
 gpt.py --text FILE [--brigade build/bin/brigade] [--hooks "allreduce;noop;..."] [--json FILE]
 
-The ranks talk over NCCL's sockets and share the GPU under MPS, which is started here if it does not run. Exposed time is a step's time beyond that of
+The ranks talk over NCCL's sockets and share the GPU under MPS, which this starts if it does not run. Exposed time is a step's time beyond that of
 noop, which sends nothing.
 """
 import argparse

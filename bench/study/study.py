@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains real tasks under every hook, with several seeds, over loopback and shaped links; writes a Markdown page and JSON.
 
-Results are appended to a file as they come: started again, the study goes on where it was ended. docs/study.md has what it found.
+Results are appended to a file as they come, so a study that is started again goes on where it was ended. docs/study.md has the results.
 """
 
 import argparse

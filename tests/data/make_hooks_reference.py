@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes hooks_reference.txt: what PyTorch's own communication hooks give, over Gloo with two
-ranks and one bucket, for the gradients of tests/hooks/parity_test.cpp.
+"""Writes hooks_reference.txt: the results of PyTorch's own communication hooks, over Gloo with
+two ranks and one bucket, for the gradients of tests/hooks/parity_test.cpp.
 
 PowerSGD draws its first Q from NumPy's generator, which nothing else reproduces. So the file
 has its memory (Q and each rank's errors) after the first compressed steps, from which another

@@ -3,11 +3,11 @@
 
 soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks "none fp16 ..."] [--slack 1] [--json FILE]
 
-A job is wrong when it hung or failed, its replicas differ, a sample was not trained exactly once an epoch (counted in what the ranks wrote down
-of their passes; where a hook is exact, in the parameters too), or a survivor of a death lost more than one pass. Times are promises as well:
-survivors have done a step without the dead one after 2 s, a replacement takes part in one 5 s after it was started. Those beyond are counted, and
-are a failure when they are more than 1 % of all: a machine may hold a process up for as long. On one that is busy with other work --slack 3
-makes these limits three times as long. Ends with 1 when a job was wrong, or too many times were beyond.
+A job is wrong when it hung or failed, its replicas differ, a sample was not trained exactly once an epoch (counted in the ranks' records of their
+passes; with an exact hook in the parameters too), or a survivor of a death lost more than one pass. Times are promises as well: survivors have done
+a step without the dead worker after 2 s, a replacement takes part in one 5 s after it was started. Longer times are counted, and are a failure when
+they are more than 1 % of all, because a machine may delay a process that long. On a busy machine --slack 3 makes these limits three times as long.
+Ends with 1 when a job was wrong, or too many times were longer.
 """
 import argparse
 import json
@@ -67,8 +67,8 @@ def lines_of(path):
 
 
 def times_of(folder):
-    """Deaths, and milliseconds: from each until a step was done in a later generation, from a replacement's start until it had done one,
-    from each death until there were four members again."""
+    """The deaths, and milliseconds: from each until a step was done in a later generation, from a replacement's start until it had
+    done one, from each death until there were four members again."""
     deaths = [(int(line[0]), int(line[3])) for line in lines_of(folder / "deaths")]
     done, joined = [], []
     for path in folder.glob("ledger.*"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The docs show the examples' own text, and the examples run: alone, under brigade run, under torchrun.
+"""Checks that the docs show the examples' own text, and that the examples run: alone, under brigade run, under torchrun.
 
 check.py BIN PYTHON: BIN is the build's bin folder; PYTHON has torch, or is empty.
 """

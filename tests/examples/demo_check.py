@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""brigade demo, as a user runs it, and the files it leaves. demo_check.py BRIGADE PYTHON: PYTHON has tensorboard, or is empty."""
+"""Runs brigade demo as a user does, and checks the files that it leaves. demo_check.py BRIGADE PYTHON: PYTHON has tensorboard, or is empty."""
 import json
 import math
 import os

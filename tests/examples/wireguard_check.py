@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""examples/wireguard between two hosts, and what a third one on the same link sees of them and reaches.
+"""Runs examples/wireguard between two hosts, and checks what a third one on the same link can see and reach.
 
 wireguard_check.py BIN: BIN is the build's bin folder. Needs root, /dev/net/tun and Debian's wireguard-go and wireguard-tools (scripts/setup
---python), no kernel module. The hosts are network namespaces on a bridge. All of it happens in a process namespace of its own: when that ends,
+--python), no kernel module. The hosts are network namespaces on a bridge. All of it happens in a separate process namespace: when that ends,
 however it ends, the kernel ends every process in it, and namespaces and interfaces go with them.
 """
 import contextlib

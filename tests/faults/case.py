@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One case of the table: case.py --bin build/bin [--python PYTHON] NAME WAY HOOK. run.py starts it for each; by hand it says why one fails.
+"""Runs one case of the table: case.py --bin build/bin [--python PYTHON] NAME WAY HOOK. run.py starts it for each; by hand it says why one fails.
 
-The case has a process, a network namespace, a mount namespace and a folder of its own, adopts every orphan of the job, and looks at the end
-for what is left of it. Its last line is JSON.
+The case has its own process, network namespace, mount namespace and folder, adopts every orphan of the job, and looks at the end for what is
+left of it. Its last line is JSON.
 """
 import argparse
 import fcntl

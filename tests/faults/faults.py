@@ -33,7 +33,7 @@ class Ends:
     """The job fails: with a code and a text for each process that the driver started.
 
     launcher, rank0, rank1: (code, text): code is a number, a tuple of some, or None for any but 0; text is a regular
-    expression that its output must have. None: not looked at.
+    expression that its output must have. None: not checked.
     """
     launcher: tuple = (None, "")
     rank0: tuple = (None, "")

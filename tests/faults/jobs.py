@@ -1,4 +1,4 @@
-"""The ways to start a job of two ranks, and what can be seen of one that runs.
+"""Starts jobs of two ranks in several ways, and observes them while they run.
 
     run       brigade run -n 2 brigade train       C++, with the launcher
     train     brigade train -n 2                   C++, a program that is its own launcher

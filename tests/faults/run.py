@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the table of faults: run.py --bin build/bin [--python PYTHON] [--quick] [--only REGEX] [--jobs N] [--page FILE].
 
-Each case is a process of its own (case.py). Exit code 0: every case is as the table says.
+Each case is a separate process (case.py). Exit code 0: every case is as the table says.
 """
 import argparse
 import concurrent.futures

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Random kills with restarts: soak.py --bin build/bin [--python PYTHON] [--minutes M | --kills N] [--seed S] [--jobs N].
+"""Kills jobs at random, with restarts: soak.py --bin build/bin [--python PYTHON] [--minutes M | --kills N] [--seed S] [--jobs N].
 
 A round is a job under the next hook, which restarts and resumes by itself; a process of it, chosen by the seed, is killed again and again. It
-must end with the parameters of a run that was never disturbed, and leave no process and no temporary file. Exit code 0: every round did.
+must end with the parameters of a run without kills, and leave no process and no temporary file. Exit code 0: every round did.
 
-It needs nothing but the brigade program: on a machine where only that was carried, LD_LIBRARY_PATH must name
+It needs nothing but the brigade program: on a machine to which only that was copied, LD_LIBRARY_PATH must name
 LibTorch's folder, python3 -c 'import torch; print(torch.__path__[0] + "/lib")'.
 """
 import argparse

@@ -1,6 +1,6 @@
-"""A rank of a Python job: torch's DistributedDataParallel with a hook of ours, checkpoints, and on request a fault of its own.
+"""A rank of a Python job: torch's DistributedDataParallel with a hook of ours, checkpoints, and on request a fault.
 
-It takes the options of `brigade train` that the driver uses. --fault NAME[@RANK]: what goes wrong, on all ranks or on one.
+It takes the options of `brigade train` that the driver uses. --fault NAME[@RANK]: the fault, on all ranks or on one.
 """
 import argparse
 import datetime

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The example and the command under real launchers: Open MPI's mpirun, and a SLURM with two nodes on this machine; and with the variables of
-Kubernetes' training operator, whose pods are processes here.
+"""Runs the example and the command under real launchers: Open MPI's mpirun, and a SLURM with two nodes on this machine; and with the variables
+of Kubernetes' training operator, with processes as pods.
 
 check.py BIN: BIN is the build's bin folder. Runs the lines that docs/launching.md shows. `make check` runs it, since it needs their Debian
-packages (scripts/setup --check installs them). Everything happens in namespaces of its own, with their own ports, host's name and /etc/hosts: root only.
+packages (scripts/setup --check installs them). Everything happens in separate namespaces, with their own ports, host name and /etc/hosts: root only.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-"""A SLURM of one machine, for tests: munge, a controller and a daemon for each of two nodes, with files of their own."""
+"""A SLURM on one machine, for tests: munge, a controller and a daemon for each of two nodes, with separate files."""
 import os
 import pathlib
 import shutil

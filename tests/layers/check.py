@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Says where a file includes something from a layer above its own, which layer is not described, and where an old name or a search in
-the text of an error has come back.
+"""Reports includes from a layer above a file's own, layers that are not described, old names, and searches in the texts of errors.
 
 A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
 named after. Run without arguments on the project this file lies in, or with the root of a tree to check.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""readme.py README FOLDER PREFIX: what README shows builds as it is pasted, against what is installed in PREFIX, and trains.
+"""readme.py README FOLDER PREFIX: checks that README's program builds as it is pasted, against the library in PREFIX, and trains.
 
-The program and its CMakeLists.txt go into FOLDER, and README's own lines build and start it, on two processes. Then the same with the
-hooks that README shows. HOME is a folder in which .local is PREFIX.
+The program and its CMakeLists.txt go into FOLDER, and README's own lines build and start it, on two processes. Then it does the same
+with the hooks that README shows. HOME is a folder in which .local is PREFIX.
 """
 import os
 import pathlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A compiler launcher: takes an object from the project's own build where that compiled the same source with the same
-options, and runs the compiler everywhere else. So the test that builds the library inside a consumer checks the options of
-every source, and need not compile them all a second time.
+"""A compiler launcher: takes an object from the project's own build if that compiled the same source with the same
+options, and else runs the compiler. So the test that builds the library inside a consumer checks the options of every source
+without compiling them all a second time.
 
 reuse_objects.py BUILD_FOLDER COMPILER ARGUMENTS...
 """

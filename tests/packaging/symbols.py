@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libbrigade.so shows what public headers mark with BRIGADE_API and nothing else, and they mark all that programs can use.
+"""Checks that libbrigade.so shows what public headers mark with BRIGADE_API and nothing else, and that they mark all that programs use.
 
 symbols.py INCLUDE_FOLDER [LIBRARY]
 """

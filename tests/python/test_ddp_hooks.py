@@ -1,5 +1,5 @@
-"""The scenarios of PyTorch's own test_ddp_hooks.py, over Gloo on CPUs, in both of our ways: registered by type, which goes
-straight to the Reducer, and as comm hooks that Python calls."""
+"""The scenarios of PyTorch's own test_ddp_hooks.py, over Gloo on CPUs, with our hooks registered in both ways: by type,
+which goes straight to the Reducer, and as comm hooks that Python calls."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the build includes and what sources, tests and scripts call is what scripts/setup installs (scripts/needs.txt).
+"""Checks that scripts/setup (scripts/needs.txt) installs what the build includes and what sources, tests and scripts call.
 
-Debian's own database says what needs no mention: the headers that come with the compiler, and the programs of packages that every Debian has.
+Debian's own database has what is not listed: the compiler's headers, and the programs of packages that every Debian has.
 """
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""The brigade command in real processes, with a pseudo-terminal where the live view matters. The words of the command line are BRIGADE [PYTHON]:
+"""The brigade command in real processes, with a pseudo-terminal where needed. The words of the command line are BRIGADE [PYTHON]:
 PYTHON has torch, or is missing.
 """
 import fcntl
