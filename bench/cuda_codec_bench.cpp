@@ -55,7 +55,7 @@ double copy_speed(int64_t bytes) {
   return terabytes_a_second(2.0 * static_cast<double>(from.numel()), ms);
 }
 
-// What the passes read and write, on the host or on the GPU.
+// The memory that the passes read and write, on the host or on the GPU.
 struct Memory {
   at::Tensor values, lost, wire, messages;
   Memory on(at::Device device) const {

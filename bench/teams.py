@@ -20,7 +20,7 @@ PATIENCE = 180  # seconds for one command
 
 
 class WrongResult(Exception):
-    """A benchmark whose results are wrong has no speed."""
+    """The results are wrong, so the benchmark has no speed."""
 
 
 def free_port():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch's own DDP hooks do over Gloo: two ranks train a few steps under each, in separate processes, and a table says what happened.
+"""Tries PyTorch's own DDP hooks over Gloo: two ranks train a few steps under each, in separate processes, and a table says what happened.
 
 torch_fails.py    with a Python that has torch, as build/CMakeCache.txt names it (BRIGADE_PYTHON). Takes one to three minutes; loopback only.
 """

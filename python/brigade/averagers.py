@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.model_averaging, in native code: averages the parameters of ranks that train locally.
+"""The averagers of torch.distributed.algorithms.model_averaging, in native code: they average the parameters of ranks that train locally.
 
 These classes derive from torch's ``ModelAverager``, so torch's ``PostLocalSGDOptimizer`` takes them. As in torch, an averager skips
 parameters without a gradient. Unlike torch's it averages all of them if none has a gradient, which is so after an optimizer
@@ -46,7 +46,7 @@ def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup |
 
 
 def average_parameters_or_parameter_groups(params: Iterable[Any], process_group: dist.ProcessGroup | None = None) -> None:
-    """As torch's function of this name: averages those parameters, of a model or of an optimizer's groups, that have a gradient.
+    """Does what torch's function of this name does: averages those parameters, of a model or of an optimizer's groups, that have a gradient.
 
     >>> layer = torch.nn.Linear(2, 2)
     >>> average_parameters_or_parameter_groups(torch.optim.SGD(layer.parameters()).param_groups)

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook, in native code, on Gloo too, and from the first iteration on."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook, in native code, on Gloo too, and from the first iteration on."""
 
 from typing import Any
 

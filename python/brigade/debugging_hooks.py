@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks, in native code."""
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks, in native code."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks, with a native all-reduce for which backward does not wait.
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks, with a native all-reduce for which backward does not wait.
 
 DDP with ``mixed_precision=`` registers torch's hook itself; one that is made inside :func:`native_mixed_precision` takes this one.
 """

@@ -96,27 +96,27 @@ def AdamW(**options: Any) -> Optimizer:
 
 
 def Adagrad(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adagrad", options)
 
 
 def RMSprop(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("rmsprop", options)
 
 
 def Adadelta(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adadelta", options)
 
 
 def Adamax(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adamax", options)
 
 
 def Rprop(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("rprop", options)
 
 

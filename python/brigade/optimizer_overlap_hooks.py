@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, in native code, and with any hook of this package.
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, in native code, and with any hook of this package.
 
 torch's names begin with an underscore; here they exist without it too.
 """

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
 
 import logging
 from typing import Any

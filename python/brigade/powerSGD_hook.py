@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks, in native code, and on Gloo too."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks, in native code, and on Gloo too."""
 
 import torch
 import torch.distributed as dist

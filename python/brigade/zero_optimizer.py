@@ -222,7 +222,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
             return closure()
 
     def _sync_params(self) -> None:
-        """As torch's, except that the small parameters of a rank travel in one message."""
+        """Does what torch's does, but sends the small parameters of a rank in one message."""
         if self.parameters_as_bucket_view:
             _torchs(super())._sync_params()
             return

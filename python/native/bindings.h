@@ -1,4 +1,4 @@
-// What the files of brigade._native share: its parts, its exceptions, and the conversion of
+// Shared by the files of brigade._native: its parts, its exceptions, and the conversion of
 // state.
 #pragma once
 #include <torch/csrc/utils/pybind.h>

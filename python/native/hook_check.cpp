@@ -41,7 +41,7 @@ struct HookCheck::State {
   std::string hook;
 
   static std::string key(int rank) { return "hook/" + std::to_string(rank); }
-  // By rank; none if the rank has not set its hook.
+  // The hook of each rank; none if the rank has not set one.
   std::vector<std::optional<std::string>> words() const {
     std::vector<std::optional<std::string>> found(static_cast<size_t>(size));
     for (int each = 0; each < size; ++each) {

@@ -49,7 +49,7 @@ Rows rows_of(const at::Tensor& data, const brigade::ProcessGroup& group) {
 const brigade::DdpOptions small_first{.bucket_cap_mb_list = {1, 4, 25},
                                       .gradient_as_bucket_view = true};
 
-// Pieces of pages, as they stand there: not indented, and with their own includes.
+// Blocks of pages, unchanged: not indented, and with their own includes.
 struct PageBatch {
   at::Tensor data, target;
 };

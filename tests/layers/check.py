@@ -54,7 +54,7 @@ HOOK_WRITERS = {"exchange", "hooks", "optim", "zero", "local_sgd"}
 PRIVATE_TO_HOOKS = ("engine/", "group/", "torch_port/")
 RUNS_HOOKS = ("src/local_sgd/hook_averaging.cpp", "engine/engine.h")
 # Errors are types, and nothing is decided by their words. These begin what LibTorch, Gloo, NCCL and the system say of a lost
-# peer. The table of them is in base/failure.cpp, torch_port turns them into types, and exception_text only takes texts to pieces.
+# peer. The table of them is in base/failure.cpp, torch_port turns them into types, and exception_text only splits texts.
 ERROR_TEXTS = ("imed out", "by peer", "onnection re", "onnection closed", "roken pipe", "pair closure")
 MAY_READ_ERROR_TEXTS = ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/")
 # Identifiers that were renamed or removed, exactly as they were written; they occur nowhere any more.

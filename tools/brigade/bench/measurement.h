@@ -1,4 +1,4 @@
-// What bench times: the reduction of a model's gradients by a hook, and nothing else.
+// Times the reduction of a model's gradients by a hook, and nothing else.
 //
 // The model's gradients are given and complete at once. So backward() is one pass over
 // memory that adds them to the buckets, and their reduction. The noop hook shows what the

@@ -41,7 +41,7 @@ void add_device_option(CLI::App& command, std::string& device, const std::string
 WorkerOptions measuring_workers(int workers, const std::string& device = "cpu",
                                 const ShapedLink* link = nullptr);
 
-// What each worker is given.
+// The group and the device of each worker.
 struct Worker {
   ProcessGroup group;
   c10::Device device;

@@ -331,8 +331,8 @@ class Training {
 
   const Worker& worker_;
   const TrainOptions& options_;
-  // With --checkpoint. Made before ddp_, where all ranks meet, so that every rank has one
-  // by the time it trains.
+  // With --checkpoint. Made before ddp_, where ranks wait for each other, so that each has
+  // one by the time it trains.
   std::unique_ptr<Interruption> interruption_;
   BatchMaker batches_;
   std::shared_ptr<Model> model_;
