@@ -1,11 +1,11 @@
-# Everything a newcomer needs; `make help` lists it. The work is in scripts/, which run from any folder.
+# The commands that a newcomer needs; `make help` lists them. The work is in scripts/, which run from any folder.
 #
 # Settings, on the command line or in the environment:
 #   LIBTORCH=DIR   a LibTorch 2.11 to use instead of the active Python's or the one in .venv
 #   JOBS=N         compilers and tests at a time (default: what cores and memory allow)
-#   PREFIX=DIR     where `make install` puts things (default /usr/local); DESTDIR works as usual
+#   PREFIX=DIR     where `make install` installs (default /usr/local); DESTDIR works as usual
 #   ARGS="..."     passed on by `make demo` (to brigade demo), `make test` (to ctest), `make bench`, `make faults`, `make soak`
-#   MINUTES, SEED  of `make soak`
+#   MINUTES, SEED  for `make soak`
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

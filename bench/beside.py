@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How much matrix products slow down beside a reduction: two ranks on one GPU over NCCL, best under MPS. Prints a line a hook.
+"""Measures how much matrix products slow down beside a reduction: two ranks on one GPU over NCCL, best under MPS. Prints a line for each hook.
 
 beside.py [--hooks "none allreduce int8"] [--megabytes 64] [--rounds 7]
 
-Each rank multiplies matrices on a stream of its own while, again and again, a backward pass reduces so many megabytes of gradients beside it. Shown is
-what the products take longer than without any reduction (`none`), as the median of rounds in which all hooks take turns, and how many passes went by.
+Each rank multiplies matrices on a separate stream while backward passes reduce so many megabytes of gradients beside it. Shows how much longer the
+products take than without any reduction (`none`), as the median of rounds in which all hooks take turns, and how many passes ran.
 """
 import argparse
 import os
@@ -44,7 +44,7 @@ def rank_main(options, rank):
             brigade.set_hook(models[hook], hook)
 
     def products_ms(model):
-        """Of all products together, and how many passes went by meanwhile."""
+        """The time of all products together, and how many passes ran meanwhile."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         dist.barrier()
@@ -60,7 +60,7 @@ def rank_main(options, rank):
             busy.fill_(0 if end.query() else 1)
             dist.all_reduce(busy)
             passes += 1
-            if busy.item() < 2:  # one rank is done
+            if busy.item() < 2:  # a rank is done
                 break
         torch.cuda.synchronize()
         return begin.elapsed_time(end), passes
@@ -81,11 +81,11 @@ def rank_main(options, rank):
 
 
 def start_two_ranks():
-    """Two processes of this same command, as ranks of one job on one GPU; gives the worse exit code."""
+    """Starts this command twice more, as two ranks of one job on one GPU; returns the worse exit code."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # NCCL takes the ranks for two hosts, joined by loopback.
+    # NCCL takes the ranks for ranks of two hosts that are joined by loopback.
     off = {name: "1" for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")}
     ranks = [subprocess.Popen([sys.executable, *sys.argv], env=os.environ | off | {
         "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo",

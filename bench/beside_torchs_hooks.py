@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The Python package's quantize_per_channel and PowerSGD beside torch's own hooks, on torch's DDP: two ranks on one GPU over NCCL. Prints a line a hook.
+"""Compares the Python package's quantize_per_channel and PowerSGD with torch's own hooks, on torch's DDP: two ranks on one GPU over NCCL.
 
-Shown is the best backward pass of a model with 64 MB of gradients, on the slower rank.
+Shows, in a line for each hook, the best backward pass of a model with 64 MB of gradients, on the slower rank.
 """
 import os
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The hook `auto` while the link changes under it, beside other hooks at each rate: a table of ms a step.
+"""Measures the hook `auto` while the link changes under it, and other hooks at each rate: prints a table of ms a step.
 
 One job trains with `auto` from beginning to end; at each rate it trains until it has had time to look again, and then takes turns with
 a second job, which has one of the other hooks after the other. Every turn compares the replicas bit by bit. Root only.
@@ -13,19 +13,19 @@ from link import Link
 from teams import Team
 
 MODEL = ["layers=4", "width=512", "batch=8"]  # 4.2 MB of gradients
-TO_LOOK_AGAIN = 88  # steps: 3 windows of 8 to notice, 5 to try two hooks and compare the better one, 3 to spare
+TO_LOOK_AGAIN = 88  # in steps: 3 windows of 8 to notice, 5 to try two hooks and compare the better one, 3 to spare
 TURN = 10
 
 
 def last_choice(team):
-    """What `auto` has said last on stderr."""
+    """The last choice that `auto` wrote to stderr."""
     team.errors[0].seek(0)
     lines = [line.strip() for line in team.errors[0] if line.startswith("brigade: auto")]
     return lines[-1].partition(", ")[2] if lines else "nothing yet"
 
 
 def measure(auto, rivals, hooks, rounds):
-    """Median ms a step, by hook; "auto" is the first job's."""
+    """The median ms of a step for each hook; "auto" is the first job's."""
     times = {name: [] for name in ["auto", *hooks]}
     for _ in range(rounds):
         times["auto"] += auto.turn(TURN)["step"]

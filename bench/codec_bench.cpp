@@ -1,9 +1,9 @@
-// Speed of the codec kernels on one thread, as a share of memcpy's bandwidth.
+// Measures the codec kernels on one thread, as a share of memcpy's bandwidth.
 //
-// A kernel that reads R and writes W bytes is set against a memcpy of (R + W) / 2 bytes,
-// which moves as many; the two alternate in one loop, so that noise meets both. `vs_memcpy`
-// is the ratio of their bandwidths (medians); `GB/s` is (R + W) / median time. The first
-// call's result is checked.
+// A kernel that reads R and writes W bytes is compared with a memcpy of (R + W) / 2 bytes,
+// which moves as many. The two alternate in one loop, so that noise affects both.
+// `vs_memcpy` is the ratio of their bandwidths (medians); `GB/s` is (R + W) / median time.
+// The result of the first call is checked.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kElements = std::size_t{1} << 24;  // 64 MiB of float32
 constexpr std::size_t kAffineBlock = 512;
 
-// Memory aligned as torch's allocator aligns it.
+// Aligns memory as torch's allocator does.
 template <class T>
 struct Buffer {
   explicit Buffer(std::size_t size)
@@ -39,7 +39,7 @@ struct Buffer {
   std::span<T> span;
 };
 
-// Everything a kernel may want, made once.
+// All inputs and outputs of the kernels, made once.
 struct Data {
   Buffer<float> values{kElements}, residual{kElements}, out{kElements};
   Buffer<std::uint16_t> halves{kElements};
@@ -65,7 +65,7 @@ struct Data {
   }
 };
 
-// This thread's own time: other programs on the machine do not count.
+// The CPU time of this thread: other programs on the machine do not count.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -161,8 +161,8 @@ void add_int4(std::vector<Case>& cases, const std::string& name, const Int4Kerne
   const auto feedback = [encode, &d] { encode(d.residual.span); };
   const auto decode = [=, &d] { k.decode(d.steps.span, codes, d.out.span); };
   const auto add = [=, &d] { k.decode_add(d.steps.span, codes, d.out.span); };
-  // Rotated, an error is the sum of 32 roundings: about normal, with a deviation of 0.07
-  // for these values. The largest of millions is 5 to 6 of them.
+  // After the rotation an error is the sum of 32 roundings: about normal, with a deviation
+  // of 0.07 for these values. The largest of millions is 5 to 6 times that.
   const auto decoded = [&d] { return close(d.values.span, d.out.span, 0.5f); };
   cases.push_back(
       {name + "/encode_residual", kElements * 12.0 + wire, feedback, kNothing, kUnchecked});

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Our DDP and hooks against torch's own, in one run: a table, and build/bench/results.json.
+"""Compares our DDP and hooks with torch's own, in one run: prints a table, and writes build/bench/results.json.
 
-Two jobs are started side by side and take turns of some steps each, so that what else the machine does
-meets both alike; a ratio is the median over the rounds of (median of our turn / median of the other's).
+Two jobs are started side by side and take turns of some steps each, so that other work on the machine
+affects both alike; a ratio is the median over the rounds of (median of our turn / median of the other's).
 Every job is verified in the same run: wrong gradients or replicas that differ end it with exit code 1.
 A missed target does not. docs/benchmarks.md has the formulas.
 """
@@ -21,12 +21,12 @@ import package_rows
 from link import Link
 from teams import BUILD, ROOT, Team, WrongResult
 
-# Largest error of any gradient, as a share of the parameter's largest one.
+# The largest error allowed in any gradient, as a share of the parameter's largest one.
 TOLERANCE = {"none": 1e-5, "allreduce": 1e-5, "noop": math.inf, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.3,
-             "fixed": 1e-5, "topk": math.inf, "randomk": math.inf,  # they send a share of the values a step
+             "fixed": 1e-5, "topk": math.inf, "randomk": math.inf,  # they send only a share of the values in each step
              "quantize_per_channel": 3e-2, "quantize_per_tensor": 3e-2, "powersgd": 1e-3,
-             "batched_powersgd": math.inf}  # of the whole bucket as one matrix: replicas are compared all the same
-# The same of what a step changes; Adam magnifies the rounding of small gradients.
+             "batched_powersgd": math.inf}  # it takes the whole bucket as one matrix; replicas are still compared
+# The same for the changes of a step; Adam magnifies the rounding of small gradients.
 STEP_TOLERANCE = 2e-2
 SMALL = ["layers=3", "width=64", "batch=8"]
 MB16 = ["layers=4", "width=1024", "batch=8"]
@@ -46,7 +46,7 @@ def p10(times):
 
 
 def ratios(turns, rounds, key):
-    """`turns`: two functions that train for a turn each. Their times, and the ratio of the first to the second."""
+    """`turns`: two functions that each train for a turn. Returns their times, and the ratio of the first to the second."""
     times = [[], []]
     for number in range(rounds + 1):
         order = (0, 1) if number % 2 else (1, 0)
@@ -106,12 +106,12 @@ def ddp_rows(report, rounds):
 
 
 def memory_of(kind, arguments, hook="none", ranks=2, bound=None):
-    """Peak memory of steady training beyond the model's own, in bytes; then verified."""
+    """The peak memory of steady training beyond the model's own, in bytes; then verifies the result."""
     with Team(kind, ranks, arguments + [f"hook={hook}"]) as team:
         team.turn(4)
         peak = team.turn(6)["peak_kb"]
         if kind == "brigade":
-            team.ask(f"hook {hook}")  # afresh: no error fed back from other data
+            team.ask(f"hook {hook}")  # starts without an error fed back from other data
         team.verify(tolerance(hook) if bound is None else bound)
         return 1024 * (peak - team.started[0]["base_kb"])
 
@@ -157,7 +157,7 @@ def link_rows(report, rounds):
 
 
 def optimizer_rows(report, rounds):
-    """The optimizer in the backward pass against torch's after it."""
+    """Compares the optimizer in the backward pass with torch's after it."""
     text = "Adam in backward, 64 MB, {}: step / torch::optim's after"
 
     def compare(where, target, steps, hook="none", **place):
@@ -178,12 +178,12 @@ def optimizer_rows(report, rounds):
     with Link("1gbit") as link:
         place = {"hosts": link.hosts, "address": link.address, "interface": link.interface}
         compare("1 Gbit/s", 0.9, 2, **place)
-        # What is left to hide beside the wire's time shows with fewer bytes.
+        # With fewer bytes the work that is left to hide beside the wire's time becomes visible.
         compare("1 Gbit/s, fp16", 0.9, 3, hook="fp16", **place)
 
 
 def zero_rows(report, rounds):
-    """ZeRO against plain DDP with the same Adam on every rank, brigade's, after the backward pass."""
+    """Compares ZeRO with plain DDP and brigade's Adam on every rank, after the backward pass."""
     forms = {'the hook "zero"': "adam_zero", "interleaved": "adam_zero_interleaved",
              "after the last bucket": "adam_zero_last", "step() after": "adam_zero_step"}
     with Team("brigade", 2, MB64 + ["optimizer=adam_after"]) as plain:
@@ -196,7 +196,7 @@ def zero_rows(report, rounds):
 
 
 def optimizer_memory():
-    """Peak memory of steps after and in the backward pass, beyond the model's, in multiples of the gradients (100 MB)."""
+    """The peak memory of steps after and in the backward pass, beyond the model's, in multiples of the gradients (100 MB)."""
     gradients = 25 * 4 * (1024 * 1024 + 1024)
     print("\npeak memory beyond the model, SGD, 100 MB of gradients, 2 ranks:")
     table = {}
@@ -211,7 +211,7 @@ def optimizer_memory():
 
 
 def zero_memory():
-    """Peak memory of Adam on every rank and of ZeRO's forms, beyond the model's, in multiples of the gradients (100 MB)."""
+    """The peak memory of Adam on every rank and of ZeRO's forms, beyond the model's, in multiples of the gradients (100 MB)."""
     gradients = 25 * 4 * (1024 * 1024 + 1024)
     print("\npeak memory beyond the model, Adam, bucket views, 100 MB of gradients, 2 ranks:")
     table = {}
@@ -241,7 +241,7 @@ def codec_rows(report):
 
 
 def hook_memory():
-    """Peak memory of each hook beyond that of DDP without one, as a share of the only bucket, of 64 MB."""
+    """Each hook's peak memory beyond that of DDP without one, as a share of the only bucket, of 64 MB."""
     gradients = 16 * 4 * (1024 * 1024 + 1024)
     bare = memory_of("brigade", MB64 + ONE_BUCKET)
     print("\npeak memory beyond that of no hook, one bucket of 64 MB, 2 ranks:")

@@ -1,10 +1,10 @@
-// Speed of the codecs on a GPU, as a share of a device copy's bandwidth.
+// Measures the codecs on a GPU, as a share of a device copy's bandwidth.
 //
-// cuda_codec_bench [MiB of values...] [CODEC...]: for each codec (or those that are named)
-// and pass, the bytes it must read and write over the time it takes, beside a copy that
-// moves as many in the same run. Both with the CUDA kernels and with ATen's operations.
-// What the kernels write is compared with the CPU's, bit for bit, in every pass; exits with
-// 1 if one differs. What fits into the GPU's cache stays there, for the copy too.
+// cuda_codec_bench [MiB of values...] [CODEC...]: for each codec (or those named) and pass,
+// divides the bytes that it must read and write by its time, beside a copy that moves as
+// many in the same run. It does so for the CUDA kernels and for ATen's operations. The
+// kernels' output is compared with the CPU's, bit for bit, in every pass; exits with 1 if
+// one differs. Data that fits into the GPU's cache stays there, for the copy too.
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -55,7 +55,7 @@ double copy_speed(int64_t bytes) {
   return terabytes_a_second(2.0 * static_cast<double>(from.numel()), ms);
 }
 
-// What the passes read and write, on the host or on the GPU.
+// The memory that the passes read and write, on the host or on the GPU.
 struct Memory {
   at::Tensor values, lost, wire, messages;
   Memory on(at::Device device) const {
@@ -110,7 +110,7 @@ std::vector<Pass> passes_of(const Codec& codec, int64_t n) {
   return passes;
 }
 
-// Whether the pass gives the CPU's bits.
+// Whether the pass gives the same bits as the CPU.
 bool is_verified(const Pass& pass, const Codec& codec, const Memory& host) {
   const Memory expected = host.on(at::kCPU), got = host.on(kGpu);
   pass.run(codec, expected);

@@ -1,10 +1,10 @@
-// A cable with latency: holds every packet that comes in at one of two network interfaces
-// back for a while, and sends it out at the other. For kernels without netem.
+// A cable with latency, for kernels without netem: delays every packet from one of two
+// network interfaces, and sends it out at the other.
 //
 //   delay_link LEFT RIGHT MICROSECONDS
 //
-// Both are interfaces of the network namespace that it runs in, without addresses. Says
-// "ready" on stdout, and runs until stdin is closed. Needs root.
+// Both are interfaces, without addresses, of the network namespace that it runs in. Prints
+// "ready", and runs until stdin is closed. Needs root.
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -28,15 +28,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// With the kernel's notes on each packet: checksums that are still to be computed and
-// segments that are still to be cut are left to whoever receives it.
+// Includes the kernel's header of a packet: the receiver still has to compute checksums and
+// to cut segments.
 constexpr size_t kLargestPacket = (size_t{1} << 16) + 256;
 
 void check(bool done, const std::string& what) {
   if (!done) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// Sees all that comes in at an interface, and nothing that goes out.
+// Sees all packets that come in at an interface, and none that go out.
 int open_interface(const std::string& name) {
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   check(fd >= 0, "socket");
@@ -58,7 +58,7 @@ int open_interface(const std::string& name) {
   return fd;
 }
 
-// One way through the cable.
+// One direction of the cable.
 class Direction {
  public:
   Direction(int from, int to, std::chrono::microseconds delay)
@@ -73,7 +73,7 @@ class Direction {
                           std::vector<char>(buffer_.data(), buffer_.data() + length)});
     }
   }
-  // What cannot be sent is lost, as on any cable.
+  // A packet that cannot be sent is lost, as on any cable.
   void send_out() {
     for (; !waiting_.empty() && waiting_.front().due <= Clock::now(); waiting_.pop_front())
       (void)!write(to_, waiting_.front().bytes.data(), waiting_.front().bytes.size());
@@ -94,7 +94,7 @@ class Direction {
   std::deque<Packet> waiting_;
 };
 
-// Until the next packet is due; at most a second.
+// The time until the next packet is due; at most a second.
 timespec time_left(const std::array<Direction, 2>& directions) {
   auto left = std::chrono::nanoseconds(std::chrono::seconds(1));
   for (const Direction& each : directions) {

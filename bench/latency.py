@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""PowerSGD in one round and in two where latency counts: a table of ms, on loopback and over a cable with latency.
+"""Measures PowerSGD in one round and in two where latency counts: a table of ms, on loopback and over a cable with latency.
 
-One job a row takes turns with the hooks, so that whatever else the machine does meets all of them; times are the lower
+In each row one job takes turns with the hooks, so that other work on the machine affects all of them; times are the lower
 quartile over all turns of the backward pass. Every turn compares the replicas bit by bit. Root only. docs/benchmarks.md has results.
 """
 
@@ -18,7 +18,7 @@ ROWS = {
     "100 of 64 x 64, a bucket each": ["layers=100", "width=64", "bucket_mb=0.01"],
 }
 STEPS = 49
-SKIPPED = 6  # steps after a hook was set: it learns its buckets
+SKIPPED = 6  # steps after a hook was set, in which it learns its buckets
 
 
 def lower_quartile(times):
@@ -26,9 +26,9 @@ def lower_quartile(times):
 
 
 def measure(arguments, rounds, place):
-    """Milliseconds of the backward pass, by hook."""
+    """The milliseconds of the backward pass for each hook."""
     times = {name: [] for name in HOOKS} | {"noop": []}
-    # A job of its own for noop: its replicas part.
+    # noop gets a separate job, because its replicas drift apart.
     with Team("brigade", 2, arguments, **place) as team, Team("brigade", 2, arguments + ["hook=noop"], **place) as alone:
         for _ in range(rounds):
             for name, hook in HOOKS.items():

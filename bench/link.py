@@ -1,4 +1,4 @@
-"""Two network namespaces with a cable between them, of a given rate or latency; gone at the end."""
+"""Two network namespaces with a cable of a given rate or latency between them, which are removed at the end."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from teams import BUILD
 
 
 class Link:
-    """`hosts` are the words that run a command on either end, `address` is the first end's."""
+    """`hosts` are the words that run a command on either end; `address` is the first end's."""
 
     address = "10.78.0.1"
     interface = "brg0"
@@ -19,7 +19,7 @@ class Link:
 
     @staticmethod
     def missing():
-        """Why there can be none here; empty when there can."""
+        """Says why there can be no link here; empty when there can."""
         if os.geteuid() != 0:
             return "only root can make network namespaces"
         for tool in ("ip", "tc"):
@@ -48,14 +48,14 @@ class Link:
         return self
 
     def change(self, rate):
-        """From now on, while jobs run on it."""
+        """Changes the rate while jobs run on it."""
         self.rate = rate
         for name in self.names:
             self._shape(name, "change")
 
     @staticmethod
     def _use_cubic(name, place):
-        """Linux's own congestion control, whatever this machine is set to; a kernel without it keeps what it has."""
+        """Uses Linux's own congestion control, whatever this machine is set to; a kernel without it keeps its own."""
         words = f"ip -n {name} route change 10.78.0.0/24 dev brg0 proto kernel scope link src 10.78.0.{place + 1} congctl cubic"
         subprocess.run(words.split(), capture_output=True)
 
@@ -72,7 +72,7 @@ class Link:
 
 
 class DelayedLink(Link):
-    """The same without a limit to the rate: bench/delay_link.cpp, between the two, holds packets back."""
+    """The same without a rate limit: bench/delay_link.cpp, between the two, delays packets."""
 
     def __init__(self, microseconds):
         super().__init__("")
@@ -92,7 +92,7 @@ class DelayedLink(Link):
                 self._run(f"ip -n {name} link set brg0 up")
                 self._use_cubic(name, place)
                 self._run(f"ip -n {middle} link set end{place} up")
-            # Before all ranks: a packet that waits for its processor is later than it should be.
+            # It has priority over all ranks: a packet that waited for the processor would be too late.
             command = ["ip", "netns", "exec", middle, "chrt", "-r", "20",
                        str(BUILD / "bin/delay_link"), "end0", "end1", str(self.microseconds)]
             self.relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""The Python package's hooks against torch's own, both on torch's DDP."""
+"""Compares the Python package's hooks with torch's own, both on torch's DDP."""
 
 from statistics import median
 
@@ -27,7 +27,7 @@ def run(report, rounds, ratios, tolerance):
 
 
 def overhead_row(report, rounds, tolerance):
-    """What the allreduce hook costs beyond no hook, ours and torch's, for 100 buckets of 16 kB."""
+    """What the allreduce hook costs in addition to no hook, ours and torch's, for 100 buckets of 16 kB."""
     hooked = SMALL_BUCKETS + ["hook=allreduce"]
     with (Team("torch", 2, SMALL_BUCKETS) as bare, Team("package", 2, hooked) as ours,
           Team("torch", 2, hooked) as torch):

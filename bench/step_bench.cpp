@@ -16,9 +16,8 @@
 //   adam_zero_views                    the same, with parameters as bucket views
 // clang-format on
 // torch_step.py is the same in Python, with the same arguments except the optimizer, the
-// same commands and the same answers.
-// Reads commands from stdin, one a line, equal on all ranks, and answers each with one line
-// of JSON:
+// same commands and the same answers. Reads one command a line from stdin, equal on all
+// ranks, and answers each with one line of JSON:
 //   turn N      trains N steps; seconds of every step and of its backward pass
 //   verify      one pass against the exact mean of the ranks' gradients, or a step with it
 //   hook SPEC   another hook from now on; "none": the Reducer's own all-reduce
@@ -87,7 +86,7 @@ torch::nn::Sequential make_model(const Settings& settings) {
   const int64_t width = settings.number("width");
   for (int64_t layer = 0; layer < settings.number("layers"); ++layer) {
     torch::nn::Linear linear(width, width);
-    // Keeps the size of signals through any number of layers.
+    // Keeps the size of signals the same through any number of layers.
     linear->weight.normal_(0, 1 / std::sqrt(static_cast<double>(width)));
     model->push_back(linear);
   }
@@ -161,11 +160,11 @@ class Trainer {
     return text.str();
   }
 
-  // The largest difference from the mean of all ranks' gradients, as a share of the largest
-  // value, of the worst parameter. One row a rank, so that a matrix's gradient is of rank 1
-  // on each rank: PowerSGD of rank 2 must reproduce the mean of two, and where it has rank
-  // 1 all ranks get the same row.
-  // With the optimizer in the backward pass: of what the parameters change by.
+  // Returns the worst parameter's largest difference from the mean of all ranks' gradients,
+  // as a share of the largest value. Each rank has one row, so a matrix's gradient has rank
+  // 1 on each rank: PowerSGD of rank 2 must reproduce the mean of two, and with its rank 1
+  // all ranks get the same row. With the optimizer in the backward pass it compares the
+  // changes of the parameters.
   std::string verify() {
     const bool one_rank = spec_.rfind("powersgd:rank=1", 0) == 0;
     const at::Tensor row = one_rank ? shared_row_ : inputs_.narrow(0, 0, 1);
@@ -224,7 +223,7 @@ class Trainer {
     in_backward_->set_lr(kLr);
     brigade::optim::apply_optimizer_in_backward(ddp_, in_backward_);
   }
-  // Whether it steps in the backward pass.
+  // Whether the optimizer steps in the backward pass.
   bool steps_itself() const { return in_backward_ || sharded_; }
   void set_lr(double lr) {
     if (in_backward_) in_backward_->set_lr(lr);
@@ -237,7 +236,7 @@ class Trainer {
     for (const at::Tensor& parameter : ddp_->parameters())
       after_->step_param(parameter, parameter.grad());
   }
-  // What the optimizer keeps, by the numbers of the parameters.
+  // The optimizer's state, by the numbers of the parameters.
   brigade::optim::OptimizerState state_of(const brigade::optim::NamedParameters& named) {
     if (in_backward_) return in_backward_->state(named);
     brigade::optim::OptimizerState whole, by_number;
@@ -282,8 +281,8 @@ class Trainer {
     }
     return exact;
   }
-  // What a step with these gradients adds to the parameters, in float64, with ATen's
-  // operations. A second optimizer makes it, from the state of the first.
+  // The changes that a step with these gradients makes to the parameters, in float64, with
+  // ATen's operations. A second optimizer makes them, from the state of the first.
   Parameters changes_by(const Parameters& gradients) {
     const auto parameters = ddp_->parameters();
     brigade::optim::NamedParameters named, named_copies;
@@ -305,7 +304,7 @@ class Trainer {
     }
     return changes;
   }
-  // What code and pools take once and for all is no part of what training takes.
+  // Loads code and fills pools first, because training does not pay for them again.
   void bring_runtime_in() {
     brigade::DistributedDataParallel small(torch::nn::Linear(8, 8), group_);
     torch::optim::SGD optimizer(small->parameters(), 0);
@@ -322,7 +321,7 @@ class Trainer {
     ddp_->zero_grad();
     loss(ddp_->forward(rows)).backward();
   }
-  // Equal only if the parameters' bits are.
+  // Equal only if the bits of the parameters are.
   int64_t fingerprint() const {
     torch::NoGradGuard no_grad;
     int64_t hash = 0;
@@ -335,7 +334,7 @@ class Trainer {
   brigade::ProcessGroup group_;
   torch::nn::Sequential model_;
   brigade::DistributedDataParallel<torch::nn::SequentialImpl> ddp_{nullptr};
-  // One of these.
+  // Only one of these is set.
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<brigade::optim::Optimizer> in_backward_;
   std::shared_ptr<brigade::optim::Optimizer> after_;

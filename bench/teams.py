@@ -20,7 +20,7 @@ PATIENCE = 180  # seconds for one command
 
 
 class WrongResult(Exception):
-    """A benchmark whose results are wrong has no speed."""
+    """The results are wrong, so the benchmark has no speed."""
 
 
 def free_port():
@@ -30,7 +30,7 @@ def free_port():
 
 
 class Team:
-    """The ranks of one job. `hosts`: for each rank the words before its command; `variables`: more of its environment."""
+    """The ranks of one job. `hosts`: the words before each rank's command; `variables`: additions to its environment."""
 
     def __init__(self, kind, ranks, arguments, hosts=None, address="127.0.0.1", interface="lo", variables=None):
         self.name = f"{kind} {' '.join(arguments)}, {ranks} ranks"
@@ -47,7 +47,7 @@ class Team:
                 "PYTHONPATH": str(BUILD / "python"),
             }
             environment |= variables[rank] if variables else {}
-            if kind == "brigade" and ranks == 1:  # started alone: a group of one
+            if kind == "brigade" and ranks == 1:  # started alone, it makes a group of one
                 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
                     environment.pop(name)
             before = hosts[rank] if hosts else []
@@ -82,7 +82,7 @@ class Team:
         return self._answers()
 
     def turn(self, steps):
-        """Trains; the answer of rank 0. Throws WrongResult when the replicas have parted."""
+        """Trains, and returns rank 0's answer. Throws WrongResult when the replicas differ."""
         answers = self.ask(f"turn {steps}")
         if len({answer["replica"] for answer in answers}) != 1:
             raise WrongResult(f"{self.name}: the replicas differ")

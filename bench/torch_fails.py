@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch's own DDP hooks do over Gloo: two ranks train a few steps under each, in processes of their own, and a table says what happened.
+"""Tries PyTorch's own DDP hooks over Gloo: two ranks train a few steps under each, in separate processes, and a table says what happened.
 
 torch_fails.py    with a Python that has torch, as build/CMakeCache.txt names it (BRIGADE_PYTHON). Takes one to three minutes; loopback only.
 """
@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 
-LIMIT = 20  # seconds in which a rank must have done its steps
-START_LIMIT = 120  # to import torch and meet, on a busy machine
+LIMIT = 20  # seconds for a rank to take its steps
+START_LIMIT = 120  # seconds to import torch and connect, on a busy machine
 STEPS = 20
-WIDTH = 512  # a layer's weights are 1 MB: a bucket
+WIDTH = 512  # a layer's weights are 1 MB, which is a bucket
 
 
 def train(hook, state=None, layers=1, scale=1.0):
-    """Runs the steps; prints what is in the gradients. `layers`: as many buckets. `scale`: of the inputs."""
+    """Runs the steps; prints what is in the gradients. `layers`: the number of buckets. `scale`: the factor of the inputs."""
     import torch
 
     model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
@@ -80,12 +80,12 @@ def rank_main(row, rank, folder):
     dist.barrier()
     signal.alarm(LIMIT)  # ends this process wherever it hangs
     ROWS[row]()
-    dist.barrier()  # nobody's connections close while the other still needs them
+    dist.barrier()  # no connection closes while the other rank still needs it
     dist.destroy_process_group()
 
 
 def outcome(rank):
-    """What became of a rank's process."""
+    """The outcome of a rank's process."""
     try:
         out, err = rank.communicate(timeout=START_LIMIT)
     except subprocess.TimeoutExpired:
@@ -96,13 +96,13 @@ def outcome(rank):
         return f"ends by {signal.Signals(-rank.returncode).name}"
     if rank.returncode == 0:
         return out.strip()
-    # An error in a callback stands behind "… when running the callback: ".
+    # An error in a callback comes after "… when running the callback: ".
     errors = re.findall(r"^(?:\[rank\d\]: )?(?:.*callback: )?(\w*Error\b.*)", err, re.MULTILINE)
     return errors[-1].replace("`", "'")[:120] if errors else f"exit code {rank.returncode}"
 
 
 def run(row):
-    """What both ranks came to, without repeating it where they agree."""
+    """The outcome of both ranks, said once where they agree."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         ranks = [subprocess.Popen([sys.executable, __file__, row, str(rank), folder], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

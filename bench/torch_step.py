@@ -27,7 +27,7 @@ def make_model(layers, width):
 
 
 def register(ddp, spec, package):
-    """`spec` as brigade names hooks; of PowerSGD's options those that the comparison uses."""
+    """`spec` is brigade's name of the hook; of PowerSGD's options, those that the comparison uses are applied."""
     name, _, options = spec.partition(":")
     if package == "brigade" and name != "none":
         import brigade
@@ -72,7 +72,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), 1e-4)
 
     def bring_runtime_in(self):
-        """What code, modules and pools take once and for all is no part of what training takes."""
+        """Loads code and fills pools first, because training does not pay for them again."""
         small = DistributedDataParallel(torch.nn.Linear(8, 8))
         optimizer = torch.optim.SGD(small.parameters(), 0)
         for _ in range(3):

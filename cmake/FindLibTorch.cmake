@@ -1,14 +1,14 @@
 # Finds LibTorch 2.11 and makes imported targets for it, without the wheel's own TorchConfig.cmake, which
-# insists on a CUDA toolkit of its own choosing.
+# insists on its own choice of CUDA toolkit.
 #
-# Where it looks, first hit wins: LIBTORCH (variable or environment: a folder with include/ and lib/),
+# Looks in these places, and takes the first match: LIBTORCH (variable or environment: a folder with include/ and lib/),
 # Torch_DIR, LibTorch_HINT (set by an installed brigade: where it was built), the torch of the Python that pip builds
-# a wheel for, the active Python's torch, the project's own .venv. A place the user named must be right; a Python is passed over, and LibTorch_PASSED_OVER
+# a wheel for, the active Python's torch, the project's own .venv. A place that the user named must be right. A Python is skipped, and LibTorch_PASSED_OVER
 # says why, when its torch has another version or its libraries do not load.
 #
-# Gives: LibTorch_FOUND, LibTorch_ROOT, LibTorch_VERSION, LibTorch_WHY (which of the places it was), and
+# Sets: LibTorch_FOUND, LibTorch_ROOT, LibTorch_VERSION, LibTorch_WHY (which of the places it was), and
 #   LibTorch::cpu   torch_cpu and c10
-#   LibTorch::cuda  torch_cuda and c10_cuda on top; only where the library is there
+#   LibTorch::cuda  torch_cuda and c10_cuda in addition; only where the library exists
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -27,12 +27,12 @@ function(_libtorch_version root out)
   endforeach()
 endfunction()
 
-# Takes the torch of `python` if it is good. An empty entry of sys.path is the current folder: not meant.
+# Takes the torch of `python` if it is good. An empty entry of sys.path means the current folder, which is not wanted.
 function(_libtorch_from_python python why)
   if(NOT EXISTS "${python}")
     return()
   endif()
-  # -E: pip's build isolation hides the environment's packages by way of PYTHONPATH.
+  # -E: pip's build isolation hides the environment's packages through PYTHONPATH.
   execute_process(
     COMMAND "${python}" -E -c "
 import importlib.util, sys

@@ -2,14 +2,14 @@
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-  # Where programs and the Python module find libbrigade_nccl.so.
+  # Programs and the Python module find libbrigade_nccl.so here.
   set(CMAKE_BUILD_RPATH "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 endif()
 
 find_program(BRIGADE_CCACHE ccache)
 if(BRIGADE_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers need these sloppinesses, or nothing ever hits.
+  # Precompiled headers need these sloppinesses, or the cache never hits.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" "${BRIGADE_CCACHE}")
 endif()
@@ -17,16 +17,16 @@ endif()
 option(BRIGADE_UNITY "compile the sources of a folder together" ON)
 function(brigade_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers)
-  # g++ would look through the whole of a precompiled header, hundreds of megabytes, each time it collects garbage: it need not, a batch fits in 2 GB.
+  # g++ would search all of a precompiled header, hundreds of megabytes, each time it collects garbage. It need not: a batch fits in 2 GB.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=4000000>)
   if(BRIGADE_UNITY)
-    # g++ takes a batch for a header, where it would be right to warn.
+    # g++ takes a batch for a header, and warns wrongly.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
   if(BRIGADE_CCACHE)
     target_compile_options(${target} PRIVATE -fpch-preprocess)
   endif()
-  # g++ sees ghosts in instrumented code, even in std::regex and std::string.
+  # g++ gives false warnings for instrumented code, even in std::regex and std::string.
   if(BRIGADE_WERROR AND NOT BRIGADE_SANITIZE)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
@@ -42,14 +42,14 @@ function(brigade_compile_options target)
   endif()
 endfunction()
 
-# -O2: LibTorch's headers take long enough; the loops that matter ask for -O3 themselves.
+# -O2, because LibTorch's headers take long enough; the loops that matter ask for -O3 themselves.
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
 
-# brigade_unity(TARGET [MOST] [TOGETHER]): the sources of a room (src/hooks with the folders in it) are compiled together, up to MOST (default 30) at
-# a time: LibTorch's headers take two seconds to load even precompiled, and what one source instantiates the next one needs too. Names in anonymous
-# namespaces must differ within a room. TOGETHER: within the whole target.
+# brigade_unity(TARGET [MOST] [TOGETHER]): compiles the sources of a folder (src/hooks with its subfolders) together, up to MOST (default 30) at
+# a time: LibTorch's headers take two seconds to load even precompiled, and sources instantiate the same templates. Names in anonymous
+# namespaces must differ within such a folder. TOGETHER: within the whole target.
 function(brigade_unity target)
   if(NOT BRIGADE_UNITY)
     return()
@@ -61,7 +61,7 @@ function(brigade_unity target)
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
-    # Named after the room's place in the project: another build of the same sources has batches of the same names.
+    # The name has the folder's path in the project, so another build of the same sources has batches of the same names.
     cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE path)
     cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
     string(REGEX MATCH "^[^/]+/[^/]+" room "${path}")
@@ -79,8 +79,8 @@ function(brigade_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade_objects' has ATen and c10d, brigade_torch_headers' all
-# of torch/torch.h, at -O0. g++ takes one only under the options it was made with.
+# brigade_share_headers(TARGET OWNER): compiles TARGET with OWNER's precompiled header: brigade_objects' has ATen and c10d, brigade_torch_headers'
+# has all of torch/torch.h, at -O0. g++ takes one only under the options with which it was made.
 function(brigade_share_headers target owner)
   target_compile_options(${target} PRIVATE -fPIC)
   get_target_property(visibility ${owner} CXX_VISIBILITY_PRESET)
@@ -90,7 +90,7 @@ function(brigade_share_headers target owner)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# brigade_quick_to_compile(TARGET [LEVEL]): for tests, examples and the command: what they wait for is in the libraries. -O0 takes a quarter less than -O1 where
+# brigade_quick_to_compile(TARGET [LEVEL]): for tests, examples and the command, whose slow parts are in the libraries. -O0 takes a quarter less than -O1 where
 # torch/torch.h is included.
 function(brigade_quick_to_compile target)
   set(level -O1)
@@ -99,7 +99,7 @@ function(brigade_quick_to_compile target)
   endif()
   # At -O1 g++ takes optionals of LibTorch for uninitialized.
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${level}> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-  # From g++ 13 on -O2 sets this, and a precompiled header is taken only where it is set as it was for the header.
+  # From g++ 13 on -O2 sets this, and a precompiled header is taken only with the setting that it was made with.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13 AND level STREQUAL "-O1"
       AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     target_compile_options(${target} PRIVATE -munroll-only-small-loops)

@@ -1,6 +1,6 @@
-# The NCCL backend: a module of its own (src/torch_port/nccl_backend.h says why), on where a CUDA toolkit, NCCL's header and
+# The NCCL backend is a separate module (src/torch_port/nccl_backend.h says why), on where a CUDA toolkit, NCCL's header and
 # LibTorch's CUDA part are found. No GPU is needed to build it.
-# Gives: BRIGADE_CUDA_ON, BRIGADE_CUDA_WHY, BRIGADE_NCCL_ON, BRIGADE_NCCL_WHY, and the target brigade_nccl where it is on.
+# Sets: BRIGADE_CUDA_ON, BRIGADE_CUDA_WHY, BRIGADE_NCCL_ON, BRIGADE_NCCL_WHY, and the target brigade_nccl where it is on.
 option(BRIGADE_NCCL "build the NCCL backend where CUDA is found" ON)
 
 function(_brigade_cuda_of_libtorch out)
@@ -58,10 +58,10 @@ if(BRIGADE_NCCL_ON)
   target_compile_features(brigade_nccl PRIVATE cxx_std_20)
   target_include_directories(brigade_nccl PRIVATE include src)
   target_include_directories(brigade_nccl SYSTEM PRIVATE ${BRIGADE_CUDA_INCLUDE} ${BRIGADE_NCCL_INCLUDE})
-  # LibTorch's CUDA part needs cuDNN and others, which are needed to run, not to build.
+  # LibTorch's CUDA part needs cuDNN and others at run time, not to build.
   target_link_options(brigade_nccl PRIVATE -Wl,--allow-shlib-undefined)
   target_link_libraries(brigade_nccl PRIVATE LibTorch::cuda CUDA::cudart)
   brigade_compile_options(brigade_nccl)
-  # Found beside libbrigade.so, in the build tree as in the install tree; by programs that contain the library, through their run path.
+  # It is found beside libbrigade.so, in the build tree and in the install tree; by programs that contain the library, through their run path.
   set_target_properties(brigade_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "$<TARGET_FILE_DIR:brigade>")
 endif()

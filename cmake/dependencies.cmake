@@ -1,4 +1,4 @@
-# What others wrote that the library itself is compiled with; installed headers need none of it. Gives the target brigade_dependencies.
+# Foreign code with which the library itself is compiled; installed headers need none of it. Makes the target brigade_dependencies.
 function(_brigade_lacks what package)
   message(FATAL_ERROR "brigade is compiled with ${what}, which is not here. Debian's package is ${package}: apt-get install ${package}, or run 'make build', which installs it.")
 endfunction()

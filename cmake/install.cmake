@@ -1,4 +1,4 @@
-# cmake --install: headers, libraries, the program, a CMake package and a pkg-config file.
+# cmake --install: installs headers, libraries, the program, a CMake package and a pkg-config file.
 if(SKBUILD)
   include(cmake/wheel.cmake)
   return()
@@ -34,7 +34,7 @@ configure_package_config_file(cmake/brigadeConfig.cmake.in "${PROJECT_BINARY_DIR
   INSTALL_DESTINATION "${_brigade_package}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/cmake/brigadeConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-# Relocatable: the prefix follows from where the file lies.
+# The package is relocatable: the prefix follows from the file's own path.
 file(RELATIVE_PATH _brigade_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/brigade.pc.in "${PROJECT_BINARY_DIR}/cmake/brigade.pc" @ONLY)
 install(FILES

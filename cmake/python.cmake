@@ -1,5 +1,5 @@
 # BRIGADE_PYTHON: the Python with torch 2.11, numpy, pytest and safetensors that tests and benchmarks compare with; false where
-# there is none. In this order: what the user gave, the project's .venv, the active Python. BRIGADE_PYTHON_WHY says which.
+# there is none. It is, in this order, what the user gave, the project's .venv, the active Python. BRIGADE_PYTHON_WHY says which.
 function(_brigade_try_python python why)
   if(BRIGADE_PYTHON OR NOT EXISTS "${python}")
     return()
@@ -14,7 +14,7 @@ function(_brigade_try_python python why)
 endfunction()
 
 if(SKBUILD)
-  # The program goes into a wheel where CLI11 is there; the hooks do without.
+  # A wheel contains the program if CLI11 is there; the hooks do not need it.
   find_package(CLI11 QUIET)
   if(NOT CLI11_FOUND)
     set(BRIGADE_TOOLS OFF)

@@ -1,4 +1,4 @@
-# What is on, what is off, and why. The reasons are set where the choice is made.
+# Prints what is on, what is off, and why. The reasons are set where the choice is made.
 function(_brigade_say what value)
   string(LENGTH "${what}" length)
   math(EXPR length "12 - ${length}")
@@ -6,7 +6,7 @@ function(_brigade_say what value)
   message(STATUS "  ${what}${gap}${value}")
 endfunction()
 
-# Not named "on": if(on) is true by itself.
+# The name is not "on", because if(on) is true by itself.
 function(_brigade_say_switch what enabled why)
   if(enabled)
     _brigade_say("${what}" "on${why}")

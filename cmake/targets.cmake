@@ -1,4 +1,4 @@
-# What the Makefile builds: brigade_all (what is installed, and the examples) and brigade_benchmarks.
+# The targets of the Makefile: brigade_all (what is installed, and the examples) and brigade_benchmarks.
 function(_brigade_targets_of folder out)
   set(${out} "" PARENT_SCOPE)
   if(IS_DIRECTORY "${PROJECT_BINARY_DIR}/${folder}")

@@ -1,4 +1,4 @@
-# What a wheel has beside the Python files: all in the package's folder; torch's libraries are found in the folder beside it.
+# A wheel's files besides Python's are all in the package's folder; torch's libraries are found in the folder beside it.
 set(_parts brigade_python)
 foreach(target brigade_nccl brigade_cuda brigade_tool)
   if(TARGET ${target})

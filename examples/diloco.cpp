@@ -1,4 +1,4 @@
-// DiLoCo: every rank trains by itself, and they meet once in 20 steps, with int8.
+// DiLoCo: every rank trains locally, and they average once in 20 steps, with int8.
 #include "sines.h"
 
 int main() {

@@ -15,7 +15,7 @@ step() {
   shift
   log=$(mktemp)
   if [ -t 1 ]; then
-    # Looks whether the script still lives, so that Ctrl-C leaves no ticker behind.
+    # The ticker ends with the script, also at Ctrl-C.
     (while kill -0 $$ 2>/dev/null; do
       printf '\r  %-58s %4d s' "$text" $((SECONDS - begin))
       sleep 1
@@ -40,7 +40,7 @@ step() {
   printf '  %-58s %4d s\n' "$text" $((SECONDS - begin))
 }
 
-# How many compilers at a time: one a core, and 2.5 GB for each, since LibTorch's headers are large.
+# The number of compilers that run at a time: one a core, and 2.5 GB for each, because LibTorch's headers are large.
 jobs() {
   if [ -n "${JOBS:-}" ]; then
     echo "$JOBS"
@@ -58,7 +58,7 @@ apt_install() {
   apt-get update -q && apt-get install -q -y --no-install-recommends "$@"
 }
 
-# install_packages NAME...: installs Debian packages as root; otherwise says which line does, and ends.
+# install_packages NAME...: installs Debian packages as root; otherwise prints the line that does, and ends.
 install_packages() {
   command -v apt-get >/dev/null ||
     die "this machine lacks, by their Debian names: $*" "install them with your package manager, then run this again"
@@ -68,7 +68,7 @@ install_packages() {
   step "installing $# Debian packages" apt_install "$@"
 }
 
-# missing_headers NAME...: prints those that the compiler does not find; all of them where there is no compiler.
+# missing_headers NAME...: prints those that the compiler does not find; all of them if there is no compiler.
 missing_headers() {
   local header found
   found=$(for header in "$@"; do printf '#if __has_include(<%s>)\nfound %s\n#endif\n' "$header" "$header"; done |

@@ -1,6 +1,6 @@
-"""progress.py BUILD JOBS TARGET...: ninja, with one line that says how far it is and about how long it will take.
+"""progress.py BUILD JOBS TARGET...: runs ninja, with one line that says how far it is and about how long it will take.
 
-On a terminal the line is updated, in a log there is one every half minute. What compilers say is shown whole.
+On a terminal the line is updated, in a log there is one every half minute. The output of compilers is shown whole.
 """
 import os
 import re
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-GUESS, WEIGHT = 10.0, 4  # seconds of a step, before any is done; it weighs as much as so many steps
+GUESS, WEIGHT = 10.0, 4  # seconds of a step before any is done, weighted as so many steps
 EVERY = 30.0  # seconds between two lines in a log
 STATUS = re.compile(r"^\[(\d+)/(\d+)\] ?(.*)")
 
@@ -27,7 +27,7 @@ class Progress:
         self.terminal = sys.stdout.isatty()
 
     def time_left(self):
-        """From the steps so far: each took its share of the time that all compilers had."""
+        """An estimate from the steps so far: each took its share of the time that all compilers had."""
         had = (time.monotonic() - self.begun) * self.jobs
         return (GUESS * WEIGHT + had) / (WEIGHT + self.done) * (self.total - self.done) / self.jobs
 
@@ -52,7 +52,7 @@ class Progress:
     def line(self, text):
         status = STATUS.match(text)
         if status:
-            if not re.match(r"Re-(checking|running)", status[3]):  # CMake: the steps are counted after it
+            if not re.match(r"Re-(checking|running)", status[3]):  # after CMake's own run the steps are counted anew
                 self.done, self.total = int(status[1]), int(status[2])
             self.show()
         elif not re.match(r"-- |ninja: (Entering directory|no work)", text):
@@ -67,7 +67,7 @@ class Progress:
 
 
 def lines_of(stream, progress):
-    """Its lines as they come; the display goes on in between."""
+    """The stream's lines as they come; the display is updated in between."""
     rest = b""
     while True:
         if select.select([stream], [], [], 1.0)[0]:
@@ -84,7 +84,7 @@ def lines_of(stream, progress):
 def main(build, jobs, *targets):
     command = ["ninja", "-C", build, "-j", jobs, *targets]
     progress = Progress(int(jobs))
-    if not os.path.exists(os.path.join(build, ".ninja_log")):  # all of it; later builds tell when their first step is done
+    if not os.path.exists(os.path.join(build, ".ninja_log")):  # in a first build; later builds tell when their first step is done
         counted = subprocess.run(["ninja", "-C", build, "-t", "commands", *targets], capture_output=True, text=True)
         progress.total = len(counted.stdout.splitlines())
         progress.show(now=True)
@@ -94,7 +94,7 @@ def main(build, jobs, *targets):
         for text in lines_of(ninja.stdout, progress):
             progress.line(text)
         status = ninja.wait()
-    except KeyboardInterrupt:  # ninja has it too, and ends its compilers
+    except KeyboardInterrupt:  # ninja gets it too, and ends its compilers
         ninja.wait()
         status = 130
     progress.end(status)

@@ -15,7 +15,7 @@ import sys
 import time
 
 LIMIT = int(os.environ.get("SANITIZE_LIMIT", "400"))  # seconds for one part
-PARTS = {"base": 1, "codec": 2, "exchange": 4}  # of a program; others have MOST
+PARTS = {"base": 1, "codec": 2, "exchange": 4}  # the parts of each program; others have MOST
 MOST = 6
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -27,7 +27,7 @@ def environment(logs):
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        # Tests preload a library that makes system calls fail.
+        # Tests preload a library that makes system calls fail, so the runtime must not insist on being first.
         "ASAN_OPTIONS": f"abort_on_error=0:detect_stack_use_after_return=1:verify_asan_link_order=0:{log}",
         "LSAN_OPTIONS": f"suppressions={ROOT}/cmake/leaks_of_libtorch.txt:print_suppressions=0",
         "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
@@ -36,7 +36,7 @@ def environment(logs):
 
 
 def cases_of(program, env):
-    """Names of all cases of a GoogleTest program."""
+    """The names of all cases of a GoogleTest program."""
     text = subprocess.run([program, "--gtest_list_tests"], env=env, capture_output=True, text=True, timeout=120, check=True).stdout
     suite, names = "", []
     for line in text.splitlines():
@@ -49,8 +49,8 @@ def cases_of(program, env):
 
 
 def run_part(program, cases, env, out):
-    """The exit code (None: it took too long), the seconds, and the cases that failed."""
-    # ThreadSanitizer's runtime finds its place in memory only where the system does not move things about.
+    """Returns the exit code (None if it took too long), the seconds, and the cases that failed."""
+    # ThreadSanitizer's runtime finds its place in memory only if the system does not randomize addresses.
     words = ["setarch", platform.machine(), "-R", str(program), "--gtest_filter=" + ":".join(cases)]
     begin = time.monotonic()
     with open(out, "w") as file:
@@ -69,7 +69,7 @@ def run_part(program, cases, env, out):
 
 
 def first_lines(report):
-    """What says where a finding is: equal findings have equal ones."""
+    """The lines that say where a finding is: equal findings have equal ones."""
     own = [line for line in report.splitlines() if re.search(r"SUMMARY|runtime error|ERROR: ", line)]
     return re.sub(r"pid=\d+|==\d+==|0x[0-9a-f]+", "", "\n".join(own[:2]))
 

@@ -1,9 +1,9 @@
-"""test_summary.py LOG [LIST]: what CTest's LastTest.log says, in a few lines, the failures last.
+"""test_summary.py LOG [LIST]: summarizes CTest's LastTest.log in a few lines, the failures last.
 
 Counts the cases of all test programs, says why each skipped one was skipped, and for every
-program that failed shows its failed cases with what they said. Exits with 1 where a case was
-skipped for another reason than missing hardware or a missing permission: everything else is
-set-up's to install. LIST names the programs that a full run must have; exits with 1 where the
+program that failed shows its failed cases with their output. Exits with 1 if a case was
+skipped for another reason than missing hardware or a missing permission: set-up must install
+everything else. LIST names the programs that a full run must have; exits with 1 where the
 log lacks one, or has one that the list lacks.
 """
 import collections
@@ -17,12 +17,12 @@ NAMES = 3  # of the cases skipped for one reason
 
 RULE = "-" * 58
 
-# What no set-up can give: a GPU, and what only root (and not every root) may do.
+# No set-up can give these: a GPU, and what only root (and not every root) may do.
 MAY_BE_MISSING = re.compile(r"\bGPUs?\b|\broot\b|network namespaces?\b|mounted here")
 
 
 def programs(log):
-    """(name, how it ended, output) of every test program."""
+    """Yields (name, how it ended, output) for every test program."""
     for part in re.split(r"^\d+/\d+ Testing: ", log, flags=re.MULTILINE)[1:]:
         name = part.split("\n", 1)[0]
         output = re.search(rf"^{RULE}\n(.*?)(?:<end of output>|\Z)", part, re.DOTALL | re.MULTILINE)
@@ -34,7 +34,7 @@ def programs(log):
 
 
 def googletest_failures(output):
-    """(case, its lines) of those that failed, or never came to their end."""
+    """Yields (case, its lines) for those that failed, or never ended."""
     for part in re.split(r"^\[ RUN      \] ", output, flags=re.MULTILINE)[1:]:
         case, _, rest = part.partition("\n")
         end = re.search(rf"^\[  (?:     OK|SKIPPED|FAILED ) \] {re.escape(case)}", rest, re.MULTILINE)
@@ -71,7 +71,7 @@ def failures(output):
 
 
 def skips(output):
-    """(reason, case) of every skipped case; pytest names a file for them."""
+    """Yields (reason, case) for every skipped case; pytest names a file instead."""
     for case, body in re.findall(r"^\[ RUN      \] (\S+)\n((?:(?!\[ RUN ).*\n)*?)\[  SKIPPED \] \1", output, re.MULTILINE):
         said = re.search(r"^\S+:\d+: Skipped\n(.*)", body, re.MULTILINE)
         yield said[1].strip() if said else "", case
@@ -87,7 +87,7 @@ def count(pattern, log):
 
 
 def print_counts(log, skipped):
-    # GoogleTest, then Python's unittest, which counts the others among those it ran, then pytest.
+    # GoogleTest comes first, then Python's unittest, which counts skipped cases among those it ran, then pytest.
     passed = count(r"^\[  PASSED  \] (\d+) test", log)
     failed = count(r"^\[  FAILED  \] (\d+) test", log)
     bad = count(r"^FAILED \(.*?failures=(\d+)", log) + count(r"^FAILED \(.*?errors=(\d+)", log)
@@ -98,7 +98,7 @@ def print_counts(log, skipped):
 
 
 def print_skips(skipped):
-    """Whether all reasons are such that a set-up could not have helped."""
+    """Returns whether set-up could not have prevented any of the skips."""
     fine = True
     for reason, cases in sorted(skipped.items()):
         names = ", ".join(list(dict.fromkeys(cases))[:NAMES]) + (", ..." if len(set(cases)) > NAMES else "")
@@ -125,7 +125,7 @@ def print_failures(log):
 
 
 def print_difference(log, path):
-    """Whether the log has exactly the programs that the list at `path` names."""
+    """Returns whether the log has exactly the programs that the list at `path` names."""
     lines = (line.split("#")[0].strip() for line in open(path, encoding="utf-8"))
     wanted, there = {line for line in lines if line}, {name for name, _, _ in programs(log)}
     for name in sorted(wanted - there):

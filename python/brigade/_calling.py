@@ -1,4 +1,4 @@
-"""How a native hook is reached from Python: through the Reducer of a DDP model, or called as a comm hook."""
+"""Reaches native hooks from Python: through the Reducer of a DDP model, or called as a comm hook."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 
-# DDP looks at the annotations of a comm hook: modules that have some do without "from __future__ import annotations".
+# DDP looks at the annotations of a comm hook, so modules that define one cannot use "from __future__ import annotations".
 CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 class NativeHook:
-    """What a comm hook of this package has beside its Python face: how to make the native one for a state.
+    """Makes the native hook that belongs to a comm hook of this package and a state.
 
-    ``make(state, device)`` gives a :class:`brigade.Hook` for gradients on a kind of device; ``group_of(state)`` the process group it reduces over, or None for
-    the default one; ``keeper_of(state)`` the object that lives as long as the hook's own state must, or None where the
-    hook has none and may be shared by all models of a group.
+    ``make(state, device)`` gives a :class:`brigade.Hook` for gradients on a kind of device; ``group_of(state)`` the process
+    group it reduces over, or None for the default one; ``keeper_of(state)`` the object that lives as long as the hook's state
+    must, or None where the hook has no state, so that all models of a group may share it.
     """
 
     def __init__(self, make: Callable[[Any, str], _native.Hook], group_of: Callable[[Any], dist.ProcessGroup | None],
@@ -56,14 +56,14 @@ def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def check_group(group: Any) -> Any:
-    """The group, which may be None; anything else is refused."""
+    """Returns the group, which may be None, and refuses anything else."""
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise _native.ConfigError(f"expected a process group of torch.distributed, or None, got {group!r}")
     return group
 
 
 def check_whole(who: str, **options: Any) -> None:
-    """Native code would refuse a fraction too, in pybind's words. It says which range they must be in."""
+    """Refuses fractions: native code would do so too, but in pybind's words. Native code checks the ranges."""
     for name, value in options.items():
         if not isinstance(value, numbers.Integral):
             raise _native.ConfigError(f"{who}: {name} is {value!r}, but must be a whole number")
@@ -80,7 +80,7 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
         reduction = _native.NativeHook(group, kind, native.make(state, kind))
-        if keeper is not None:  # its state has the parameters' names
+        if keeper is not None:  # the hook's state uses the parameters' names
             reduction.set_names(_names_in(function, state))
         with _lock:
             home[function.__qualname__, kind] = reduction
@@ -88,7 +88,7 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
 
 
 def _registrations(function: CommHook) -> Iterator[tuple[DistributedDataParallel, Any]]:
-    """The models that `function` was registered on by torch's own register_comm_hook, and its states: a bucket does not tell."""
+    """The models, with states, on which torch's own register_comm_hook put `function`: a bucket does not say which."""
     for each in gc.get_objects():
         if issubclass(type(each), DistributedDataParallel):
             for hook, state in each.__dict__.get("_comm_hooks", ()):
@@ -109,10 +109,9 @@ def _tell_left_behind(what: str, title: str) -> None:
 
 
 class NativeCommHook:
-    """A comm hook of this package: a function in all but one thing. It stands in the list of hooks of each model that torch's own
-    register_comm_hook has put it on, and says, when such a model is copied or pickled, that it stays behind.
+    """A comm hook of this package: a function, except that it warns when a model with it is copied or pickled.
 
-    The list is copied, the Reducer is not.
+    torch's register_comm_hook lists it in the model. The list is copied with the model, the Reducer with its hook is not.
     """
 
     native: NativeHook
@@ -134,14 +133,14 @@ class NativeCommHook:
         return self
 
     def __reduce__(self) -> str:
-        # A pickle does not tell what it is of.
+        # Whether a model is pickled cannot be known here.
         if any(hook_in_reducer(model) for model, _ in _registrations(self)):
             _tell_left_behind("the pickle", self.__qualname__)
         return self.__qualname__  # as functions are: by name
 
 
 def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
-    """Marks a comm hook: when it is registered with :func:`brigade.set_hook`, Python is left out altogether."""
+    """Makes a comm hook that :func:`brigade.set_hook` runs in native code, without Python."""
 
     def mark(function: CommHook) -> CommHook:
         function.native = native  # type: ignore[attr-defined]
@@ -151,7 +150,7 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
 
 
 def native_of(hook: str | _native.Hook | CommHook, state: Any, device: str) -> tuple[_native.Hook, str]:
-    """The native hook that a name, a Hook, or a comm hook of this package stands for, and what to call it."""
+    """The native hook that a name, a Hook, or a comm hook of this package stands for, and its name for messages."""
     if isinstance(hook, str):
         return _native.make_hook(hook), hook
     if isinstance(hook, _native.Hook):
@@ -177,15 +176,15 @@ def stateless(spec: str) -> NativeHook:
 # ---- models
 
 class Attachment:
-    """What is set on one DDP model."""
+    """The hook that is set on one DDP model."""
 
     def __init__(self) -> None:
         self.slot = _native.HookSlot()
         self.hook: _native.Hook | CommHook | None = None
         self.group: weakref.ref[dist.ProcessGroup] | None = None
-        #: The group is the model's own, which may become another.
+        #: The hook uses the model's own group, which may be replaced.
         self.follows = False
-        #: The Reducer was told that an optimizer in the backward pass needs no gradients; it can't be told otherwise.
+        #: The Reducer was told that an optimizer in the backward pass needs no gradients, which cannot be undone.
         self.without_gradients = False
 
     @property
@@ -195,9 +194,9 @@ class Attachment:
 
 
 class HookMark:
-    """In a model's own dictionary: says, when the model is copied or pickled, that the hook stays behind.
+    """Is put into a model's dictionary, and warns when the model is copied or pickled that the hook is not.
 
-    The copy has a Reducer of its own, on which nothing is set.
+    The copy has its own Reducer, on which no hook is set.
     """
 
     def __init__(self, title: str) -> None:
@@ -221,7 +220,7 @@ def attachment_of(model: DistributedDataParallel) -> Attachment | None:
 def check_model(model: Any) -> None:
     if isinstance(model, DistributedDataParallel):
         return
-    inner = getattr(model, "_orig_mod", None)  # of torch.compile
+    inner = getattr(model, "_orig_mod", None)  # the model inside torch.compile's
     hint = ("; give the DistributedDataParallel model inside of torch.compile's"
             if isinstance(inner, DistributedDataParallel) else "")
     raise _native.ConfigError(
@@ -246,12 +245,12 @@ def _attach(model: DistributedDataParallel) -> Attachment:
         raise _native.ConfigError(
             f"this model has the comm hook '{name}' already, and a Reducer keeps its first one: "
             "set the first one with brigade.set_hook too, or wrap the module anew")
-    model._comm_hooks.clear()  # of the model that this one was copied from
+    model._comm_hooks.clear()  # they belong to the model that this one was copied from
     return Attachment()
 
 
 def _refuse_in_hook(model: torch.nn.Module, inputs: Any) -> None:
-    """The Reducer holds a lock while a Python hook runs: a training pass inside of it would wait for ever."""
+    """The Reducer holds a lock while a Python hook runs, so a training pass inside the hook would wait for ever."""
     assert isinstance(model, DistributedDataParallel)
     found = attachment_of(model)
     if found is not None and torch.is_grad_enabled() and found.slot.runs_here():
@@ -261,9 +260,9 @@ def _refuse_in_hook(model: torch.nn.Module, inputs: Any) -> None:
 
 def install(model: DistributedDataParallel, hook: _native.Hook | None, function: CommHook | None, state: Any,
             group: dist.ProcessGroup | None, title: str, *, writes_gradients: bool = False) -> Attachment:
-    """Puts a native hook, or a Python one with its state, on duty. `group`: none: the model's own.
+    """Sets a native hook, or a Python one with its state. `group`: None means the model's own.
 
-    `writes_gradients`: the hook does that itself, where the Reducer does not.
+    `writes_gradients`: the hook writes gradients itself, because the Reducer does not.
     """
     check_model(model)
     if torch._C._current_graph_task_id() != -1:
@@ -295,13 +294,13 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
 
 
 def _identity_of(model: DistributedDataParallel) -> str:
-    """Equal on all ranks, and different for models of different parameters."""
+    """A text that is equal on all ranks, and differs between models with different parameters."""
     text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in model.module.named_parameters())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters: list[torch.Tensor]) -> None:
-    """The hook steps these parameters: their gradients go, and without bucket views the Reducer writes none at all."""
+    """The hook steps these parameters, so their gradients are dropped; without bucket views the Reducer writes none."""
     found.slot.drop_gradients_of(parameters)
     if not model.gradient_as_bucket_view:
         model.reducer._set_optimizer_in_backward()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Whether the torch that is here is the one that the package was built for."""
+"""Checks that the installed torch is the one that the package was built for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native part: what the modules beside it stand on."""
+"""The native part, which the modules beside it use."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
@@ -20,10 +20,10 @@ class RendezvousError(Error):
     """The ranks could not find each other."""
 
 class TimeoutError(Error, TimeoutError):  # type: ignore[misc]
-    """Something that waits for other ranks ran into the time limit."""
+    """A wait for other ranks reached its time limit."""
 
 class PeerLostError(Error, ConnectionError):
-    """The connection to another rank broke: it has ended, or was lost. `rank` is which, or None."""
+    """The connection to another rank broke, because it has ended or was lost. `rank` is its number, or None."""
 
     rank: int | None
 
@@ -31,44 +31,44 @@ class MismatchError(Error):
     """The ranks disagree about what must be equal."""
 
 class CheckpointError(Error):
-    """A file, or what is in it, cannot be used."""
+    """A file or its content cannot be used."""
 
 class HookError(Error):
-    """A hook or one of its collectives failed, on this rank or on another. `kind` is what happened, `rank` whose failure it was, or None."""
+    """A hook or one of its collectives failed, on this rank or on another. `kind` says what happened, `rank` which rank failed, or None."""
 
     kind: Literal["other", "config", "mismatch", "rendezvous", "timeout", "peer_lost", "aborted"]
     rank: int | None
 
 class HookTraffic:
-    """What a hook moved, and how long it took."""
+    """How much a hook moved, and how long it took."""
 
     @property
     def steps(self) -> int:
-        """Backward passes that were counted."""
+        """The number of backward passes that were counted."""
     @property
     def bytes_before(self) -> int:
-        """Of the buckets as they came."""
+        """The size of the buckets before the hook."""
     @property
     def bytes_sent(self) -> int:
-        """What this rank put on the wire: payload, by the algorithm of each collective."""
+        """The payload that this rank sent, by the algorithm of each collective."""
     @property
     def bytes_to_other_hosts(self) -> int:
         """The part of bytes_sent that leaves this host."""
     @property
     def collectives(self) -> int:
-        """How many were issued by this rank."""
+        """The number of collectives that this rank issued."""
     @property
     def encode_seconds(self) -> float:
-        """In the hook, up to its last collective."""
+        """Time in the hook, up to its last collective."""
     @property
     def wait_seconds(self) -> float:
-        """From issuing a collective to its end."""
+        """Time from issuing a collective to its end."""
     @property
     def decode_seconds(self) -> float:
-        """In the hook, after its last collective."""
+        """Time in the hook, after its last collective."""
     @property
     def reduce_seconds(self) -> float:
-        """From a bucket's start to its end, added up over buckets."""
+        """Time from a bucket's start to its end, added up over buckets."""
     @property
     def hidden_seconds(self) -> float:
         """The part of reduce_seconds while backward was still computing."""
@@ -77,31 +77,31 @@ class HookTraffic:
         """hidden_seconds as a part of reduce_seconds, 0 to 1."""
 
 class HookStats:
-    """What a hook moved: in the last step, and since it was set."""
+    """How much a hook moved, in the last step and since it was set."""
 
     @property
     def last_step(self) -> HookTraffic:
-        """In the last backward pass."""
+        """The traffic of the last backward pass."""
     @property
     def total(self) -> HookTraffic:
-        """Since the hook was set."""
+        """The traffic since the hook was set."""
     @property
     def shape(self) -> str:
-        """'flat', or, when the hook treats the ranks of a host as one, how they sit: '2 hosts x 4 ranks'."""
+        """'flat', or, when the hook treats the ranks of a host as one, their layout: '2 hosts x 4 ranks'."""
     @property
     def parts(self) -> dict[str, HookTraffic]:
-        """Since the hook was set, by the name of a part of its work; for rules: by rule. Here encode, decode and hidden
+        """The traffic since the hook was set, for each part of its work; for rules: by rule. Here encode, decode and hidden
         seconds are 0."""
     @property
     def history(self) -> list[str]:
-        """What the hook has decided so far, a line each."""
+        """The hook's decisions so far, a line each."""
 
 class Hook:
-    """A native hook. One serves one model."""
+    """A native hook, for one model."""
 
     @property
     def name(self) -> str:
-        """As brigade.hook_table() has it."""
+        """The name in brigade.hook_table()."""
     @property
     def fingerprint(self) -> str:
         """Name and options, readable. Equal on two ranks only if their hooks do the same; compared before the first bucket."""
@@ -111,10 +111,10 @@ class Hook:
         """Tells the hook the names of all parameters that will come; brigade.set_hook does so. Raises ConfigError if it has
         no use for one of them."""
     def state(self) -> tuple[_Tensors, _Values]:
-        """What it keeps from step to step, as (tensors, values) by name. Between steps only. brigade.state_dict gives it for
-        a checkpoint."""
+        """The state that it keeps from step to step, as (tensors, values) by name. Call it between steps.
+        brigade.state_dict gives it for a checkpoint."""
     def load_state(self, tensors: _Tensors, values: _Values) -> None:
-        """What state() gave, of a hook of the same kind and options. Between steps only."""
+        """Loads the state() of a hook of the same kind and options. Call it between steps."""
     def reset(self) -> None:
         """Forgets everything, as if new."""
 
@@ -134,12 +134,12 @@ class Collective(Awaitable[None]):
     def __await__(self) -> CollectiveSteps: ...  # type: ignore[override]
 
 class CollectiveSteps(Iterator[Any]):
-    """What awaiting a collective goes through."""
+    """The steps of awaiting a collective."""
 
     def __next__(self) -> Any: ...
 
 class Comm:
-    """A hook's way to the other ranks, for one bucket in one step."""
+    """A hook's connection to the other ranks, for one bucket in one step."""
 
     def rank(self) -> int: ...
     def size(self) -> int: ...
@@ -240,7 +240,7 @@ class DiLoCo:
     def load_state(self, shared: tuple[_Tensors, _Values], ranks: list[tuple[_Tensors, _Values]]) -> None: ...
 
 class NativeHook:
-    """A hook at work over a group."""
+    """Runs a hook over a group."""
 
     def __init__(self, group: dist.ProcessGroup, device: str, hook: Hook) -> None: ...
     def set_names(self, names: list[tuple[torch.Tensor, str]]) -> None: ...
@@ -253,7 +253,7 @@ class NativeHook:
     def close(self) -> None: ...
 
 class HookSlot:
-    """What a Reducer gets, once: it asks who is on duty."""
+    """Is set once on a Reducer, and holds the current hook."""
 
     def __init__(self) -> None: ...
     def put_reduction(self, reduction: NativeHook, follow: dist.ProcessGroup | None) -> None: ...

@@ -1,4 +1,4 @@
-"""Whether the ranks' copies of a model still have the same bits."""
+"""Checks that the ranks' copies of a model still have the same bits."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _checks: weakref.WeakKeyDictionary[DistributedDataParallel, RemovableHandle] = w
 
 
 class _Check:
-    """Called before each forward pass of a model."""
+    """Is called before each forward pass of a model."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.unchecked = 0
 
-    @_disable_dynamo  # it counts, which is not to be compiled
+    @_disable_dynamo  # its counter must not be compiled
     def __call__(self, model: Any, arguments: Any) -> None:
-        # Where DDP itself meets the other ranks; one that has ended its loop in join() does not come here.
+        # Here DDP itself talks to the other ranks; a rank that has ended its loop in join() does not come here.
         if not torch.is_grad_enabled() or not model.require_backward_grad_sync or model._join_config.enable:
             return
         self.unchecked += 1
         if self.unchecked <= self.every:
             return
-        self.unchecked = 1  # the pass that begins now
+        self.unchecked = 1  # counts the pass that begins now
         if dist.get_world_size(model.process_group) > 1:
             self._compare(model)
 
@@ -58,17 +58,16 @@ def _gather(model: Any, numbers: list[int]) -> list[list[int]]:
 
 
 def check_replicas(model: DistributedDataParallel, every: int = 100) -> None:
-    """After every so many forward passes that synchronise, the ranks compare a hash of all parameters, before the next one.
+    """Makes the ranks compare a hash of all parameters after every `every` forward passes that synchronise.
 
-    Ranks that have drifted apart raise :class:`MismatchError`, all of them, which names those that differ and the first
-    parameter in which they do.
+    If they differ, all ranks raise :class:`MismatchError`, which names the ranks and the first parameter that differs.
 
     Args:
         model: torch's DistributedDataParallel, with any hook or none.
-        every: a number of passes; 0: never, as before the first call. At 100 it costs less than a hundredth of the time.
+        every: a number of passes; 0 (as before the first call) means never. 100 costs less than a hundredth of the time.
 
-    Collective: every rank asks for the same. For replicas that are meant to be equal: not with :class:`LocalSGD`, say. Passes
-    inside of ``model.join()`` are left out.
+    Collective: every rank passes the same number. Replicas must be meant to be equal, which they are not with
+    :class:`LocalSGD`. Passes inside ``model.join()`` are left out.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> check_replicas(model, every=50)

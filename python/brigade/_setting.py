@@ -1,4 +1,4 @@
-"""Hooks on DDP models: set, replace, look at, save and load."""
+"""Sets, replaces, inspects, saves and loads the hooks of DDP models."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HookEntry(NamedTuple):
     name: str
     summary: str
     options: list[str]
-    #: Relative error of the mean of one step that it is tested to stay under; negative: its result is not a mean.
+    #: Tests hold the relative error of one step's mean below this; negative: the result is not a mean.
     tolerance: float
-    #: Whether what one step lost is added in the next.
+    #: Whether each step adds what the previous one lost.
     error_feedback: bool
 
 
@@ -35,9 +35,9 @@ def hook_table() -> list[HookEntry]:
 
 
 def make_hook(spec: str) -> _native.Hook:
-    """A hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
-    compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` takes a hook for each
-    kind of parameter, by name: the first pattern that fits decides. ``auto`` measures, and chooses a hook itself.
+    """Makes a hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
+    compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` gives each parameter
+    the hook of the first pattern that its name matches. ``auto`` measures, and chooses a hook itself.
 
     >>> make_hook("rules:*.bias=allreduce;embed.*=fp16;*=int8").name
     'rules'
@@ -52,22 +52,21 @@ def make_hook(spec: str) -> _native.Hook:
     return _native.make_hook(spec)
 
 
-#: What a hook in Python is: an ``async def`` of a bucket and a comm, which returns the bucket's new gradients.
+#: A hook in Python: an ``async def`` of a bucket and a comm, which returns the bucket's new gradients.
 HookBody = Callable[[_native.Bucket, _native.Comm], Awaitable[torch.Tensor]]
 
 
 def register_hook(name: str, factory: Callable[[dict[str, str]], _native.Hook | HookBody]) -> None:
-    """A name for a hook of your own: from now on :func:`make_hook`, :func:`set_hook`, wrappers and ``rules:`` know it.
+    """Registers your own hook, so that :func:`make_hook`, :func:`set_hook`, wrappers and ``rules:`` know its name.
 
     Args:
         name: letters, digits and "_"; none of the library's own names.
-        factory: called with the options as texts, ``{"k": "3"}`` of ``"mine:k=3"``, for each hook that is made. It gives a
-            :class:`Hook`, or an ``async def`` of a bucket and a comm. That may be a method of an object: one with a
-            ``__call__`` of that kind may also have ``state()``, ``load_state(tensors, values)`` and ``reset()``, as
-            :class:`Hook` has them.
+        factory: called for each hook that is made, with the options as texts: ``{"k": "3"}`` for ``"mine:k=3"``. It returns a
+            :class:`Hook`, or an ``async def`` of a bucket and a comm. An object whose ``__call__`` is such a function may
+            also have ``state()``, ``load_state(tensors, values)`` and ``reset()``, as :class:`Hook` has them.
 
-    On every rank, before the first use. What the function awaits are collectives of its comm, the same on every rank;
-    between two of them it runs on a thread of the engine, with the GIL. The rest is as for hooks in C++.
+    Call it on every rank, before the first use. The function may await only collectives of its comm, the same ones on every
+    rank; between two of them it runs on a thread of the engine, with the GIL. The rest is as for hooks in C++.
 
     >>> async def mean(bucket, comm):
     ...     gradients = bucket.buffer().div_(comm.size())
@@ -82,17 +81,17 @@ def register_hook(name: str, factory: Callable[[dict[str, str]], _native.Hook | 
 
 def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook | None, state: Any = None, *,
              process_group: dist.ProcessGroup | None = None) -> None:
-    """From the next backward pass on, `hook` reduces the gradients of `model`.
+    """Makes `hook` reduce the gradients of `model` from the next backward pass on.
 
     Args:
         model: torch's DistributedDataParallel.
         hook: a name as for :func:`make_hook`; a :class:`Hook`; one of this package's comm hooks (it then runs in native
             code, without Python); any other comm hook, a Python function; or None for plain averaging.
-        state: what a comm hook gets as its first argument. Not for names and hooks.
-        process_group: the group to reduce over; none: the state's, or the model's own.
+        state: the first argument of a comm hook. Not for names and native hooks.
+        process_group: the group to reduce over; None means the state's, or the model's own.
 
-    Collective: every rank sets the same, which is compared before the first bucket. Between iterations; may be called
-    again at any time, which ``model.register_comm_hook`` may not.
+    Collective: every rank sets the same hook, which is compared before the first bucket. Call it between iterations; unlike
+    ``model.register_comm_hook``, it may be called again.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> set_hook(model, "fp16")
@@ -129,7 +128,7 @@ def _hooked(model: DistributedDataParallel) -> Attachment:
 
 
 def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
-    """What the model's hook has moved, and how long it took: the last step, and since it was set.
+    """How much the model's hook has moved, and how long it took, in the last step and since it was set.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> set_hook(model, "allreduce")
@@ -137,7 +136,7 @@ def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
     >>> hook_stats(model).last_step.bytes_before
     80
 
-    ``parts`` has the same by rule, for ``rules:``, and ``history`` what a hook has decided so far, a line each.
+    ``parts`` has the same by rule, for ``rules:``; ``history`` has a line for each decision of the hook so far.
     """
     reduction = _hooked(model).reduction
     if reduction is None:
@@ -155,9 +154,9 @@ def _native_of(owner: DistributedDataParallel | _native.Hook) -> _native.Hook:
 
 
 def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
-    """What a hook keeps from step to step, for a checkpoint; of a model, its hook's. Copies; between iterations only.
+    """Copies what a hook, or a model's hook, keeps from step to step, for a checkpoint. Call it between iterations.
 
-    ``tensors`` whose name begins with "error." differ from rank to rank: every rank saves its own.
+    The ``tensors`` with names that begin with "error." differ from rank to rank, so every rank saves its own.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
     >>> set_hook(model, "powersgd:start=0")
@@ -171,7 +170,7 @@ def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
 
 
 def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mapping[str, Any]) -> None:
-    """What :func:`state_dict` gave, into a hook of the same kind and options; training goes on bit for bit.
+    """Loads what :func:`state_dict` gave into a hook of the same kind and options; training goes on bit for bit.
 
     >>> hook = make_hook("powersgd:rank=2")
     >>> load_state_dict(hook, state_dict(hook))

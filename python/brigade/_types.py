@@ -1,4 +1,4 @@
-"""torch's way to set a hook by its type."""
+"""Sets hooks by type, as torch does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._setting import set_hook
 
 
 def _member(value: Any) -> Any:
-    """From Python 3.11 on it must be said that a partial is a member, and no method."""
+    """From Python 3.11 on, a partial must be declared to be a member, or it would be a method."""
     return enum.member(value) if sys.version_info >= (3, 11) else value
 
 
@@ -52,8 +52,8 @@ def register_ddp_comm_hook(comm_hook_type: DDPCommHookType | _TorchType, model: 
                            state: dist.ProcessGroup | None = None) -> None:
     """Sets a hook by its type. Unlike torch's, it runs in native code, and may be called again to replace the hook.
 
-    `comm_hook_type`: torch's own enumeration is taken too, by the names of its members.
-    `state`: the process group to reduce over; none: the model's own.
+    `comm_hook_type`: may be of torch's own enumeration, too; the member's name counts.
+    `state`: the process group to reduce over; None means the model's own.
 
     >>> import torch
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))

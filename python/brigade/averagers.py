@@ -1,8 +1,8 @@
-"""As torch.distributed.algorithms.model_averaging, in native code: parameters of ranks that train apart, brought together.
+"""The averagers of torch.distributed.algorithms.model_averaging, in native code: they average the parameters of ranks that train locally.
 
-These are ``ModelAverager`` of torch's too, and so go with torch's ``PostLocalSGDOptimizer``. As with torch's, an averager passes over
-parameters without a gradient; unlike torch's it averages all of them where none has one, as an optimizer in the backward pass
-leaves it.
+These classes derive from torch's ``ModelAverager``, so torch's ``PostLocalSGDOptimizer`` takes them. As in torch, an averager skips
+parameters without a gradient. Unlike torch's it averages all of them if none has a gradient, which is so after an optimizer
+in the backward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["HierarchicalModelAverager", "ModelAverager", "PeriodicModelAverager"
 
 
 def _tensors(params: Iterable[Any]) -> list[torch.Tensor]:
-    """Of parameters, or of an optimizer's groups of them."""
+    """The tensors among parameters, or among an optimizer's groups of them."""
     tensors: list[torch.Tensor] = []
     for each in params:
         tensors += each["params"] if isinstance(each, Mapping) else [each]
@@ -32,21 +32,21 @@ def _tensors(params: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def average_parameters(params: Iterable[Any], process_group: dist.ProcessGroup | None = None) -> int:
-    """Every parameter becomes its mean over the group, the same bits on all ranks. Gives the bytes that this rank sent.
+    """Replaces every parameter by its mean over the group, with the same bits on all ranks. Returns the bytes that this rank sent.
 
     >>> layer = torch.nn.Linear(2, 2)
-    >>> average_parameters(layer.parameters())  # alone there is nothing to send
+    >>> average_parameters(layer.parameters())  # a single rank sends nothing
     0
     """
     tensors = _tensors(params)
-    outside: Any = dist.GroupMember.NON_GROUP_MEMBER  # a number, by its type
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER  # its type says it is a number
     if not tensors or process_group is outside:
-        return 0  # as torch's: a rank outside of the group keeps its own
+        return 0  # as in torch, a rank outside of the group keeps its own
     return _native.average_parameters(tensors, group_or_default(process_group), tensors[0].device.type)
 
 
 def average_parameters_or_parameter_groups(params: Iterable[Any], process_group: dist.ProcessGroup | None = None) -> None:
-    """As torch's of this name: the mean of those parameters that have a gradient, of a model's or of an optimizer's groups.
+    """Does what torch's function of this name does: averages those parameters, of a model or of an optimizer's groups, that have a gradient.
 
     >>> layer = torch.nn.Linear(2, 2)
     >>> average_parameters_or_parameter_groups(torch.optim.SGD(layer.parameters()).param_groups)
@@ -55,7 +55,7 @@ def average_parameters_or_parameter_groups(params: Iterable[Any], process_group:
 
 
 def _with_gradients(params: Iterable[Any]) -> list[torch.Tensor]:
-    """Those that have a gradient; all, where none has."""
+    """Those that have a gradient, or all if none has one."""
     tensors = _tensors(params)
     return [tensor for tensor in tensors if tensor.grad is not None] or tensors
 
@@ -76,9 +76,9 @@ class ModelAverager(_torchs.ModelAverager):
         raise NotImplementedError
 
     def average_parameters(self, params: Iterable[Any]) -> bool:
-        """Collective, after each step of the optimizer: averages, if this is a step to do so, and counts it. Says whether it did.
+        """Collective, after each step of the optimizer: counts the step, averages if it is time, and returns whether it did.
 
-        Parameters without a gradient are passed over, the same on all ranks; if none has one, all are averaged.
+        Parameters without a gradient, which must be the same on all ranks, are skipped; if none has one, all are averaged.
         """
         tensors = _with_gradients(params)
         if self._native is None:
@@ -90,7 +90,7 @@ class ModelAverager(_torchs.ModelAverager):
 
     @property
     def step(self) -> int:
-        """Steps so far."""
+        """The number of steps so far."""
         return self._first if self._native is None else self._native.step
 
     @step.setter
@@ -102,12 +102,12 @@ class ModelAverager(_torchs.ModelAverager):
 
     @property
     def bytes_sent(self) -> int:
-        """By this rank."""
+        """The bytes that this rank has sent."""
         return 0 if self._native is None else self._native.bytes_sent
 
 
 class PeriodicModelAverager(ModelAverager):
-    """The mean over all ranks at step `warmup_steps` (steps count from 0), and then at every `period`-th.
+    """Averages over all ranks at step `warmup_steps` (steps count from 0), and then at every `period`-th.
 
     >>> layer = torch.nn.Linear(2, 2)
     >>> averager = PeriodicModelAverager(period=2, warmup_steps=1)
@@ -128,8 +128,8 @@ class PeriodicModelAverager(ModelAverager):
 
 
 class HierarchicalModelAverager(ModelAverager):
-    """Several periods, each with the number of consecutive ranks that meet; the last is the number of all ranks. At most one
-    mean a step: that of the largest period that divides it.
+    """Has several periods, each with the number of consecutive ranks that average; the last is the number of all ranks. A step
+    has at most one mean: that of the largest period that divides it.
 
     >>> averager = HierarchicalModelAverager({4: dist.get_world_size()}, warmup_steps=2)
     >>> layer = torch.nn.Linear(2, 2)
@@ -150,7 +150,7 @@ class HierarchicalModelAverager(ModelAverager):
 
     @property
     def period_process_group_dict(self) -> OrderedDict[int, dist.ProcessGroup]:
-        """By period, the group of torch.distributed that meets then. Collective when it is read for the first time."""
+        """For each period the group of torch.distributed that averages then. Collective when it is read for the first time."""
         if self._groups is None:
             self._groups = OrderedDict()
             for period, size in self.period_group_size_dict.items():

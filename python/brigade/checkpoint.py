@@ -1,6 +1,6 @@
-"""Checkpoints that a kill at any moment leaves whole, in files that nothing is executed from: safetensors with checksums.
+"""Checkpoints that stay whole if a process is killed at any moment. The files, safetensors with checksums, contain no code.
 
-States are what torch's ``state_dict()`` gives: tensors, numbers, texts and None in dictionaries, lists and tuples, however deep.
+A state is what torch's ``state_dict()`` gives: tensors, numbers, texts and None in dictionaries, lists and tuples, however deep.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ._calling import group_or_default
 
 __all__ = ["Checkpoint", "load_checkpoint", "load_safetensors", "save_checkpoint", "save_safetensors"]
 
-# The value that tells how the tensors of a part lie in each other.
+# The name of the value that says how a part's tensors are nested.
 _STRUCTURE = "structure"
 
 _Parts = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 
 class Checkpoint(NamedTuple):
-    """What :func:`load_checkpoint` gives."""
+    """The result of :func:`load_checkpoint`."""
 
     step: int
-    #: By name: the state; of a part with a state for each rank, this rank's own, or at another number of ranks a list of all.
+    #: The states by name; for a part with a state for each rank, this rank's own, or, if the number of ranks has changed, a list.
     states: dict[str, Any]
 
 
 def _flatten(state: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """What JSON can hold, with paths for tensors."""
+    """Gives a form of `state` that JSON can hold, with paths for tensors."""
     if isinstance(state, torch.Tensor):
         while not path or path in tensors:  # {"a.b": …, "a": {"b": …}}
             path += "'"
@@ -75,7 +75,7 @@ def _to_parts(state: Any) -> _Parts:
 
 def _from_parts(parts: _Parts) -> Any:
     tensors, values = parts
-    if _STRUCTURE not in values:  # of a C++ program
+    if _STRUCTURE not in values:  # a C++ program saved it
         return {"tensors": tensors, "values": values}
     return _restore(json.loads(values[_STRUCTURE]), tensors)
 
@@ -85,13 +85,13 @@ def save_checkpoint(folder: str | os.PathLike[str], step: int, shared: Mapping[s
     """Replaces the checkpoint in `folder`, which all ranks must see. Collective.
 
     Args:
-        folder: made if it is missing.
-        step: for :func:`load_checkpoint` to give back.
+        folder: is made if it is missing.
+        step: a number that :func:`load_checkpoint` gives back.
         shared: states by name that are equal on all ranks; rank 0's are stored.
-        per_rank: states by name of which each rank stores its own, such as ``brigade.state_dict(model)``.
-        process_group: the ranks that save; none: the default group.
+        per_rank: states by name, of which each rank stores its own, such as ``brigade.state_dict(model)``.
+        process_group: the ranks that save; None means the default group.
 
-    A kill at any moment, a full disk or an error leaves the checkpoint before, whole; an error is raised on all ranks.
+    After a kill at any moment, a full disk or an error the previous checkpoint is still whole. An error is raised on all ranks.
 
     >>> import tempfile
     >>> layer = torch.nn.Linear(2, 2)
@@ -110,7 +110,7 @@ def save_checkpoint(folder: str | os.PathLike[str], step: int, shared: Mapping[s
 
 def load_checkpoint(folder: str | os.PathLike[str], shared: Iterable[str], per_rank: Iterable[str] = (),
                     process_group: dist.ProcessGroup | None = None) -> Checkpoint | None:
-    """The states of these names from the checkpoint in `folder`; None when there is none. Collective.
+    """Returns the states of these names from the checkpoint in `folder`, or None when there is none. Collective.
 
     Raises CheckpointError on all ranks where anything is missing, truncated or corrupt on any.
 
@@ -132,7 +132,7 @@ def load_checkpoint(folder: str | os.PathLike[str], shared: Iterable[str], per_r
 
 def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor],
                      metadata: Mapping[str, str] | None = None) -> None:
-    """A file of tensors, with checksums; whoever opens `path` finds the old file or the new one, whole.
+    """Writes a file of tensors, with checksums; at any time `path` is the whole old file or the whole new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -145,5 +145,5 @@ def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, torch.T
 
 def load_safetensors(path: str | os.PathLike[str], *,
                      checksums_required: bool = False) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and metadata of a file, of whatever program; checksums are compared where it has them."""
+    """Returns the tensors and metadata of a file, written by any program; compares checksums if it has them."""
     return _native.load_safetensors(os.fspath(path), checksums_required)

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook, in native code: on Gloo too, and from the first iteration on."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook, in native code, on Gloo too, and from the first iteration on."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ __all__ = ["ZeroRedundancyOptimizer", "hook_with_zero_step", "hook_with_zero_ste
 
 
 def _native_of(zero: Any) -> _native.ZeroRedundancyOptimizer:
-    """Of an object of torch's: one that is made for it, with the optimizer that its functional one stands for."""
+    """Makes the native one for an object of torch's, with the optimizer that its functional one stands for."""
     native = getattr(zero, "native", None)
     if native is None:
         kinds = {functional: kind for kind, functional in functional_optim_map.items()}
@@ -55,11 +55,11 @@ def _with_zero_step(name: str, hook: CommHook, ddp: DistributedDataParallel, zer
 
 def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: _TorchZero,
                         shard_buckets: bool = False) -> CommHook:
-    """Reduces as `hook` does; when the last bucket is there, every rank steps its share, and all get all parameters.
+    """Reduces as `hook` does; after the last bucket every rank steps its share, and all get all parameters.
 
-    `shard_buckets`: False gives whole buckets to ranks, which makes one message of each, and may make shares uneven; until
-    the Reducer has made its final buckets, some iterations from the start, and when True, parameters belong to whom `zero`
-    gave them. Either way parameters step from the first iteration on; when owners change, their state moves.
+    `shard_buckets`: False gives whole buckets to ranks, so that each is one message, and shares may be uneven. When True, and
+    until the Reducer has made its final buckets some iterations from the start, parameters stay with the ranks that `zero`
+    chose. Parameters step from the first iteration on; when owners change, their state moves.
 
     >>> from brigade import default_hooks
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -72,7 +72,7 @@ def hook_with_zero_step(hook: CommHook, ddp: DistributedDataParallel, zero: _Tor
 
 def hook_with_zero_step_interleaved(hook: CommHook, ddp: DistributedDataParallel, zero: _TorchZero,
                                     shard_buckets: bool = False) -> CommHook:
-    """As :func:`hook_with_zero_step`, each bucket as soon as it is reduced.
+    """As :func:`hook_with_zero_step`, but steps each bucket as soon as it is reduced.
 
     >>> from brigade import default_hooks
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks, in native code."""
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks, in native code."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["noop_hook"]
 
 @native_hook(NativeHook(lambda _, device: _native.make_hook("noop"), lambda _: None))
 def noop_hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Gives the bucket back as it is: no communication. Only to see what communication costs.
+    """Returns the bucket as it is, without communication. Use it only to see what communication costs.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.default_hooks, in native code."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.default_hooks, in native code."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Compressed gradients for FSDP2: torch's ``fully_shard``, with a reduce-scatter, and an all-reduce of HSDP, that send fewer bytes."""
+"""Compresses gradients for FSDP2: gives torch's ``fully_shard`` a reduce-scatter, and HSDP an all-reduce, that send fewer bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CompressedReduceScatter", "set_reduce_scatter"]
 
 
 class _Half:
-    """Two bytes a value."""
+    """Sends two bytes for each value."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -30,7 +30,7 @@ class _Half:
 
 
 class _Blocks:
-    """A byte a value, and a range for each block of values: a scale, or the lowest value and a scale."""
+    """Sends a byte for each value, and a range for each block of values: a scale, or the lowest value and a scale."""
 
     def __init__(self, block: int | None, affine: bool) -> None:
         self.block, self.affine = block, affine
@@ -67,7 +67,7 @@ class _Blocks:
         return values.flatten(1)[:, :length]
 
 
-# By the names of hooks: how values travel.
+# The codecs by the names of hooks.
 _CODECS: dict[str, _Half | _Blocks] = {
     "fp16": _Half(torch.float16),
     "bf16": _Half(torch.bfloat16),
@@ -78,12 +78,12 @@ _CODECS: dict[str, _Half | _Blocks] = {
 
 
 def _has_error_feedback(name: str) -> bool:
-    """Whether what one step lost is added in the next, as the hook of that name does."""
+    """Whether the hook of that name adds in each step what the previous one lost."""
     return next(entry.error_feedback for entry in hook_table() if entry.name == name)
 
 
 class _Encoder:
-    """A codec, and what its encodings of the last step lost."""
+    """A codec, and the error of its encodings in the last step."""
 
     def __init__(self, name: str) -> None:
         if name not in _CODECS:
@@ -97,7 +97,7 @@ class _Encoder:
         message = self._codec.encode(rows)
         if self._feedback:
             lost = rows - self.decode(message, rows.size(1))
-            # What is not finite has no error that could be made up for.
+            # The error of a value that is not finite cannot be corrected.
             self._error = torch.where(lost.isfinite(), lost, 0.0)
         return message
 
@@ -105,7 +105,7 @@ class _Encoder:
         return self._codec.decode(message, length)
 
     def sum_of_own_row(self, rows: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, int]:
-        """The sum of all ranks' row of this rank's number, in float32, and the bytes of what was encoded for it."""
+        """The float32 sum over all ranks of the row with this rank's number, and the bytes that were encoded for it."""
         message = self.encode(rows)
         received = torch.empty_like(message)
         dist.all_to_all_single(received, message, group=group)
@@ -122,8 +122,8 @@ def _divides(op: Any) -> bool:
 
 
 class CompressedReduceScatter:
-    """What FSDP2 calls in place of its own reduce-scatter, for one of its modules: every rank gets all ranks' encodings of its
-    shard, and adds them in float32. With error feedback each rank keeps what its encodings lost, and adds it in the next step.
+    """Replaces FSDP2's own reduce-scatter in one of its modules: every rank gets all ranks' encodings of its shard, and adds
+    them in float32. With error feedback each rank keeps what its encodings lost, and adds it in the next step.
     """
 
     def __init__(self, name: str, all_reduce: str) -> None:
@@ -132,8 +132,8 @@ class CompressedReduceScatter:
         #: The group of HSDP's replicas.
         self.replicas: dist.ProcessGroup | None = None
         self._agreed = False
-        #: Of the gradients, as the exact reduce-scatter would send them in float32, and as they were sent. With HSDP the all-reduce
-        #: between the replicas is counted too, if it is compressed.
+        #: The bytes that an exact reduce-scatter would send in float32, and those that were sent. With HSDP they include a
+        #: compressed all-reduce between the replicas.
         self.bytes_before = 0
         self.bytes_sent = 0
 
@@ -149,7 +149,7 @@ class CompressedReduceScatter:
         self.count(4 * input_tensor.numel(), encoded, ranks)
 
     def check_same(self, shards: dist.ProcessGroup | None = None) -> None:
-        """Collective the first time: refuses ranks that have set something else."""
+        """Refuses ranks that have set something else. Collective the first time."""
         if self._agreed:
             return
         word = self.name if self.all_reduce == self.name else f"{self.name}, all-reduce {self.all_reduce}"
@@ -159,21 +159,21 @@ class CompressedReduceScatter:
         self._agreed = True
 
     def count(self, before: int, after: int, ranks: int) -> None:
-        """Of messages of so many bytes for all ranks this one sends all but its own part."""
+        """Counts a message for all ranks, of which this rank sends all except its own part."""
         self.bytes_before += before * (ranks - 1) // ranks
         self.bytes_sent += after * (ranks - 1) // ranks
 
 
 class _Replicas(dist.ProcessGroup):
     """The group over which HSDP averages between its replicas, with an all-reduce that sends fewer bytes: every rank adds up one
-    part, as the reduce-scatter does, and all get the encoded sums, which all decode: replicas stay equal to the bit.
+    part, as in the reduce-scatter, and all decode the same encoded sums, so replicas stay equal to the bit.
 
-    FSDP2 has no place for an all-reduce of somebody else's, and gives this to torch.distributed.all_reduce; in torch's tables
-    it is found where the group is.
+    FSDP2 cannot be given another all-reduce, but it passes this group to torch.distributed.all_reduce, which finds it in
+    torch's tables in place of the original.
     """
 
     def __init__(self, group: dist.ProcessGroup, comm: CompressedReduceScatter) -> None:
-        start: Any = super().__init__  # its stub knows another form only
+        start: Any = super().__init__  # torch's stub knows another form only
         start(group.rank(), group.size())
         self.group, self._comm = group, comm
         self._parts, self._sums = _Encoder(comm.all_reduce), _Encoder(comm.all_reduce)
@@ -211,17 +211,17 @@ def _set(module: FSDPModule, comm: CompressedReduceScatter) -> None:
 
 
 def set_reduce_scatter(model: torch.nn.Module, name: str, *, all_reduce: str | None = None) -> list[CompressedReduceScatter]:
-    """From the next backward pass on, the gradients of `model` are reduced and scattered in a smaller form.
+    """Makes FSDP2 reduce and scatter the gradients of `model` in a smaller form from the next backward pass on.
 
     Args:
-        model: on which ``torch.distributed.fsdp.fully_shard`` was called; all of its modules that have been sharded by
-            themselves are set.
+        model: one on which ``torch.distributed.fsdp.fully_shard`` was called. This applies to all of its modules that were
+            sharded by themselves.
         name: "fp16", "bf16", "int8" (with error feedback), "quantize_per_channel" or "quantize_per_tensor".
-        all_reduce: with HSDP, a mesh of two dimensions, how gradients travel between the replicas: one of these names, or "exact"
-            for torch's own all-reduce; none: as `name` says.
+        all_reduce: with HSDP, a mesh of two dimensions, how gradients are sent between the replicas: one of these names, or
+            "exact" for torch's own all-reduce; None means as `name` says.
 
-    Sums are in float32 whatever travels. Parameters are gathered as before. Collective: every rank sets the same, which is
-    compared in the first backward pass. Gives what was set, module by module, with ``bytes_before`` and ``bytes_sent``.
+    Sums are in float32 whatever is sent. Parameters are gathered as before. Collective: every rank sets the same, which is
+    compared in the first backward pass. Returns an object for each module, with ``bytes_before`` and ``bytes_sent``.
 
     >>> from torch.distributed.fsdp import fully_shard
     >>> net = torch.nn.Linear(8, 8)

@@ -1,4 +1,4 @@
-"""Ranks that train apart and meet every so often: local SGD and DiLoCo."""
+"""Local SGD and DiLoCo: ranks train locally and average now and then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DiLoCo", "LocalSGD"]
 
 
 def _step(optimizer: Any, parameters: Iterable[torch.Tensor], closure: Callable[[], Any] | None) -> Any:
-    """Of an optimizer with step(), or with step_param(parameter, gradient); none: somebody else steps."""
+    """Steps an optimizer with step() or step_param(parameter, gradient); None means that it steps elsewhere."""
     if optimizer is not None and hasattr(optimizer, "step"):
         return optimizer.step() if closure is None else optimizer.step(closure)
     loss = None
@@ -44,21 +44,21 @@ def _cloned(parts: tuple[dict[str, torch.Tensor], dict[str, str]]) -> dict[str, 
 
 
 class LocalSGD:
-    """Local SGD: gradients are averaged over all ranks for `warmup_steps`, then only among the ranks of `subgroup`, and parameters
-    are averaged over all every `period` steps. One object owns the hook, the averager and their one warm-up.
+    """Local SGD: averages gradients over all ranks for `warmup_steps`, then only among the ranks of `subgroup`, and parameters
+    over all ranks every `period` steps. One object owns the hook, the averager and their common warm-up.
 
     Args:
-        model: torch's DistributedDataParallel; its hook is this object's from now on.
-        optimizer: anything with ``step()`` or ``step_param(parameter, gradient)``; None: it steps in the backward pass.
-        warmup_steps: steps at the beginning in which gradients are averaged over all ranks.
+        model: torch's DistributedDataParallel; this object sets its hook.
+        optimizer: anything with ``step()`` or ``step_param(parameter, gradient)``; None if it steps in the backward pass.
+        warmup_steps: the number of first steps in which gradients are averaged over all ranks.
         period: steps from one mean of the parameters to the next; either this or `levels`.
         levels: ``{period: number of ranks}``, as for :class:`brigade.averagers.HierarchicalModelAverager`.
-        subgroup: the ranks that go on averaging gradients among themselves; none: those of one host.
-        post_local_gradient_allreduce: False: every rank is for itself.
+        subgroup: the ranks that go on averaging gradients among themselves; None means those of one host.
+        post_local_gradient_allreduce: if False, gradients are not averaged after the warm-up.
         hook, state: how gradients are averaged, as for :func:`brigade.set_hook`; native hooks only.
 
-    Call :meth:`step` in place of the optimizer's, and :meth:`finish` before parameters are saved or judged; keep the object while
-    the model trains. A training loop that forgets ``step()`` is told so. Collective.
+    Call :meth:`step` in place of the optimizer's, and :meth:`finish` before parameters are saved or evaluated; keep the object
+    while the model trains. A training loop that forgets ``step()`` gets an error. Collective.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> local = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), warmup_steps=1, period=2)
@@ -102,7 +102,7 @@ class LocalSGD:
         return loss
 
     def finish(self) -> None:
-        """Collective. All ranks get the mean of the parameters, now."""
+        """Collective: gives all ranks the mean of the parameters now."""
         self._native.finish(self._parameters())
 
     @property
@@ -111,42 +111,42 @@ class LocalSGD:
 
     @property
     def is_local(self) -> bool:
-        """Whether the next step is."""
+        """Whether the next step is local."""
         return self._native.is_local
 
     @property
     def bytes_sent(self) -> int:
-        """By this rank, for gradients and for parameters."""
+        """The bytes that this rank has sent, for gradients and for parameters."""
         return hook_stats(self.model).total.bytes_sent + self._native.bytes_sent
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps, and what the hook keeps. Between two means the ranks' parameters differ: every rank saves its own."""
+        """The steps and the hook's state. Between two means the ranks' parameters differ, so every rank saves its own."""
         tensors, values = self._native.hook.state()
         return {"steps": self.steps, "tensors": tensors, "values": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Into one of the same options, on all ranks."""
+        """Loads a state that was saved with the same options. Call it on all ranks."""
         self._native.hook.load_state(dict(state["tensors"]), dict(state["values"]))
         self._native.set_steps(int(state["steps"]))
 
 
 class DiLoCo:
-    """DiLoCo: ranks train apart for `period` steps, with any optimizer; then the mean of how far they have come is one step of an
-    outer optimizer, Nesterov's (Douillard et al., 2023; with `fragments` and `delay`: Streaming DiLoCo, 2025). It sends a small
-    part of what averaging gradients does: for ranks that are far from each other.
+    """DiLoCo: ranks train locally for `period` steps, with any optimizer; then the mean of their changes is one step of an outer
+    optimizer, Nesterov's (Douillard et al., 2023; with `fragments` and `delay`: Streaming DiLoCo, 2025). It sends a small part
+    of what averaging gradients sends, which suits slow links.
 
     Args:
-        model: a plain module, not DistributedDataParallel: gradients stay where they are. Or (name, parameter) pairs.
-        optimizer: the inner one: anything with ``step()`` or ``step_param(parameter, gradient)``.
-        process_group: the ranks that meet; none: the default group.
+        model: a plain module, because gradients are not averaged, not DistributedDataParallel; or (name, parameter) pairs.
+        optimizer: the inner optimizer: anything with ``step()`` or ``step_param(parameter, gradient)``.
+        process_group: the ranks that average; None means the default group.
         period: inner steps between two exchanges of a parameter, usually 100 to 500.
-        outer_lr, outer_momentum: of the outer step.
+        outer_lr, outer_momentum: options of the outer step.
         fragments: parts of the model that are exchanged at different times: the same bytes in smaller portions.
-        delay: inner steps from the start of an exchange to its use; it travels meanwhile.
+        delay: inner steps from the start of an exchange to its use, during which it is sent.
         mixing: how much of its own parameters a rank keeps, 0 to less than 1.
         hook: how differences are averaged: a name ("int8") or a :class:`brigade.Hook` of its own.
-        init_sync: rank 0's parameters replace those of the others now.
-        bucket_cap_mb: at which a message is closed.
+        init_sync: whether rank 0's parameters replace those of the others now.
+        bucket_cap_mb: the size of a message.
 
     >>> net = torch.nn.Linear(4, 4)
     >>> diloco = DiLoCo(net, torch.optim.SGD(net.parameters(), 0.1), period=2)
@@ -178,37 +178,37 @@ class DiLoCo:
             init_sync=init_sync, bucket_cap_mb=bucket_cap_mb)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective. The inner step, and what is due after it."""
+        """Collective: takes the inner step, then starts or finishes exchanges that are due."""
         loss = _step(self.optimizer, [parameter for _, parameter in self._named], closure)
         self._native.after_step()
         return loss
 
     def finish(self) -> None:
-        """Collective. An exchange of everything, now: all ranks get the same parameters. Before they are saved or judged."""
+        """Collective: exchanges everything now, so that all ranks have the same parameters, to be saved or evaluated."""
         self._native.finish()
 
     @property
     def steps(self) -> int:
-        """Inner steps so far."""
+        """The number of inner steps so far."""
         return self._native.steps
 
     @property
     def rejected(self) -> int:
-        """Exchanges whose mean was not finite. They change nothing, and all ranks start again from the last good parameters."""
+        """The number of exchanges with a mean that was not finite. After one, all ranks return to the last good parameters."""
         return self._native.rejected
 
     def stats(self) -> _native.HookStats:
-        """Of the exchanges; a step there is one exchange of one fragment."""
+        """Statistics of the exchanges; a step there is one exchange of one fragment."""
         return self._native.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """``shared`` is equal on all ranks; ``rank``, with this rank's parameters and what the hook keeps, is its own. Copies. The
-        inner optimizer has its own state_dict."""
+        """Copies: ``shared`` is equal on all ranks; ``rank`` is this rank's, with its parameters and the hook's state. The inner
+        optimizer has its own state_dict."""
         return {"shared": _cloned(self._native.state()), "rank": _cloned(self._native.rank_state())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What :meth:`state_dict` gave on this rank; parameters too. Into a list as ``rank``, of all ranks of a job of another size,
-        their mean is loaded."""
+        """Loads what :meth:`state_dict` gave on this rank, parameters too. If ``rank`` is a list, with the states of all ranks of a
+        job of another size, loads their mean."""
         ranks = state["rank"] if isinstance(state["rank"], (list, tuple)) else [state["rank"]]
         shared = state["shared"]
         self._native.load_state((dict(shared["tensors"]), dict(shared["values"])),

@@ -1,6 +1,6 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks, with a native all-reduce that backward does not wait for.
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks, with a native all-reduce for which backward does not wait.
 
-DDP registers torch's hook itself, when it is made with ``mixed_precision=``; inside of :func:`native_mixed_precision` it takes this one.
+DDP with ``mixed_precision=`` registers torch's hook itself; one that is made inside :func:`native_mixed_precision` takes this one.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ __all__ = ["native_mixed_precision"]
 
 @dataclass
 class _AllreduceUpcastHookState:
-    """The DDP model, and the stream that DDP makes for casting (here the future's own are used)."""
+    """The DDP model, and DDP's stream for casting (this hook casts on the future's streams)."""
 
     ddp_weakref: Any
     upcast_stream: torch.Stream
@@ -29,14 +29,14 @@ class _AllreduceUpcastHookState:
 
 def _reducer_allreduce_and_upcast_hook(hook_state: _AllreduceUpcastHookState,
                                        bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The mean in `reduce_dtype`; then the bucket's parameters and gradients are in full precision again."""
+    """Averages in `reduce_dtype`, then brings the bucket's parameters and gradients back to full precision."""
     model = hook_state.ddp_weakref()
     wanted = model.mixed_precision
     if wanted.param_dtype != wanted.reduce_dtype:
         bucket.set_buffer(bucket.buffer().to(wanted.reduce_dtype))
 
     def upcast(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        parameters: list[Any] = list(bucket.parameters())  # with attributes of DDP's
+        parameters: list[Any] = list(bucket.parameters())  # with DDP's attributes
         for parameter in parameters:
             parameter.data = parameter._fp_param
             _free_storage(parameter._mp_param)
@@ -49,7 +49,7 @@ def _reducer_allreduce_and_upcast_hook(hook_state: _AllreduceUpcastHookState,
             if hasattr(parameter, "_ddp_mp_hook_state"):
                 parameter._ddp_mp_hook_state[1].remove()
                 del parameter._ddp_mp_hook_state
-            # What needs no gradient was cast for forward too.
+            # Parameters that need no gradient were cast for forward too.
             if not parameter.requires_grad and not hasattr(parameter, "_ddp_ignored"):
                 parameter.data = parameter._fp_param
 
@@ -61,7 +61,7 @@ def _reducer_allreduce_and_upcast_hook(hook_state: _AllreduceUpcastHookState,
 
 @contextlib.contextmanager
 def native_mixed_precision() -> Iterator[None]:
-    """DDP models made inside, with ``mixed_precision=``, get this module's hook in place of torch's."""
+    """Gives DDP models with ``mixed_precision=`` that are made inside it this module's hook in place of torch's."""
     names = ("_AllreduceUpcastHookState", "_reducer_allreduce_and_upcast_hook")
     before = {name: getattr(_torchs, name) for name in names}
     try:

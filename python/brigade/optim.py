@@ -1,7 +1,7 @@
-"""Functional optimizers in native code: they step one parameter at a time, and so can work while gradients still arrive.
+"""Functional optimizers in native code: they step one parameter at a time, so they can work while gradients still arrive.
 
-Options have torch.optim's names and defaults. ``step_param(parameter, gradient)`` steps; with
-:func:`apply_optimizer_in_backward` nobody has to call it.
+Options have torch.optim's names and defaults. ``step_param(parameter, gradient)`` steps;
+:func:`apply_optimizer_in_backward` calls it for you.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # torch's own, under the names that its users know; they take seconds to import.
+    # torch's own modules, under the names that its users know, take seconds to import.
     if name in ("PostLocalSGDOptimizer", "_apply_optimizer_in_backward", "_get_in_backward_optimizers"):
         import torch.distributed.optim as torchs
 
@@ -32,12 +32,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
-# Options that torch has as pairs.
+# In torch these options are pairs.
 _PAIRS = {"betas": ("beta1", "beta2"), "etas": ("eta_minus", "eta_plus"), "step_sizes": ("step_min", "step_max")}
 
 
 def make_optimizer(spec: str) -> Optimizer:
-    """An optimizer by name, with options after a colon.
+    """Makes an optimizer by name, with options after a colon.
 
     >>> make_optimizer("sgd:lr=0.1,momentum=0.9").name
     'sgd'
@@ -96,27 +96,27 @@ def AdamW(**options: Any) -> Optimizer:
 
 
 def Adagrad(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adagrad", options)
 
 
 def RMSprop(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("rmsprop", options)
 
 
 def Adadelta(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adadelta", options)
 
 
 def Adamax(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("adamax", options)
 
 
 def Rprop(**options: Any) -> Optimizer:
-    """As torch.optim's."""
+    """Has the options of torch.optim's class of this name."""
     return _make("rprop", options)
 
 
@@ -126,7 +126,7 @@ def _named(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def state_dict(optimizer: Optimizer, module: torch.nn.Module) -> dict[str, Any]:
-    """What the optimizer keeps for the module's parameters, by their names. Tensors are shared, not copied.
+    """The optimizer's state for the module's parameters, by their names. Tensors are shared, not copied.
 
     >>> net, adam = torch.nn.Linear(2, 2), Adam()
     >>> adam.step_param(net.bias, torch.ones(2))
@@ -138,7 +138,7 @@ def state_dict(optimizer: Optimizer, module: torch.nn.Module) -> dict[str, Any]:
 
 
 def load_state_dict(optimizer: Optimizer, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """What :func:`state_dict` gave, into an optimizer of the same kind."""
+    """Loads what :func:`state_dict` gave into an optimizer of the same kind."""
     optimizer.load_state(dict(state["tensors"]), dict(state["values"]), _named(module))
 
 
@@ -151,11 +151,11 @@ def apply_optimizer_in_backward(model: DistributedDataParallel, optimizer: Any,
     Args:
         model: torch's DistributedDataParallel.
         optimizer: one of this module's, or any object with ``step_param(parameter, gradient)``.
-        params: those to step; none: all. The others keep their gradients.
+        params: the parameters to step; None means all. The others keep their gradients.
         hook, state: how gradients are reduced, as for :func:`brigade.set_hook`; native hooks only.
         clip_grad_value: holds every element of a reduced gradient between -value and value.
 
-    Inside of ``no_sync`` gradients only accumulate. Works on CPUs and Gloo, where torch's way of this name does not.
+    Inside ``no_sync`` gradients only accumulate. Works on CPUs and Gloo, where torch's function of this name does not.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> apply_optimizer_in_backward(model, SGD(lr=0.1))

@@ -1,6 +1,6 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, in native code, and with any hook of this package.
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, in native code, and with any hook of this package.
 
-torch's names begin with an underscore; the same things are here without it too.
+torch's names begin with an underscore; here they exist without it too.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ __all__ = ["OptimizerHookState", "apply_optim_in_backward_hook", "hook_then_opti
 
 class OptimizerHookState:
     """An optimizer with ``step_param(parameter, gradient)`` (native, of :mod:`brigade.optim`, or any object that has it),
-    and the parameters that it steps; none: all of them.
+    and the parameters that it steps; None means all of them.
 
     >>> OptimizerHookState(object())
     Traceback (most recent call last):
@@ -82,7 +82,7 @@ def hook_then_optimizer(hook: CommHook, optimizer_state: OptimizerHookState) -> 
 
 
 def apply_optim_in_backward_hook(gradient_is_bucket_view: bool) -> CommHook:
-    """What DDP registers for parameters that torch.distributed.optim._apply_optimizer_in_backward has given optimizers.
+    """The hook that DDP registers when torch.distributed.optim._apply_optimizer_in_backward has given parameters optimizers.
 
     The hook's state is a weak reference to the DDP model. The optimizers are torch's, and step in Python; for native ones
     see :func:`brigade.optim.apply_optimizer_in_backward`.

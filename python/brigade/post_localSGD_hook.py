@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
+"""The hook of torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook, in native code."""
 
 import logging
 from typing import Any
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class PostLocalSGDState:
-    """Gradients are averaged over `process_group` for `start_localSGD_iter` iterations; from then on over `subgroup` (none:
-    the ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all. The options are fixed once the hook
-    has run; ``iter`` may be set, on all ranks, between iterations.
+    """Has gradients averaged over `process_group` for `start_localSGD_iter` iterations, then over `subgroup` (None means the
+    ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all. The options are fixed once the hook has
+    run; ``iter`` may be set, on all ranks, between iterations.
 
     >>> state = PostLocalSGDState(process_group=None, subgroup=None, start_localSGD_iter=10)
     >>> state.iter
@@ -46,7 +46,7 @@ class PostLocalSGDState:
 
     @property
     def iter(self) -> int:
-        """Iterations so far."""
+        """The number of iterations so far."""
         return self._first if self._hook is None else self._hook.iteration
 
     @iter.setter
@@ -73,7 +73,7 @@ def _checked(state: Any) -> PostLocalSGDState:
 
 @native_hook(NativeHook(lambda state, device: _checked(state).native(device), lambda state: _checked(state).process_group, _checked))
 def post_localSGD_hook(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The gradients' part of post-local SGD; the parameters are averaged by one of :mod:`brigade.averagers`, or of torch's, after
+    """Averages the gradients in post-local SGD. One of :mod:`brigade.averagers`, or of torch's, must average the parameters after
     the optimizer's step, or replicas drift apart. :class:`brigade.LocalSGD` does both.
 
     >>> from torch.nn.parallel import DistributedDataParallel

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
 
 import logging
 from typing import Any
@@ -11,8 +11,8 @@ from ._calling import NativeHook, call, check_group, native_hook
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
-logger = logging.getLogger("torch.distributed." + __name__)  # where torch's is
-# Torch's own sentences, to the letter, for those who look for them.
+logger = logging.getLogger("torch.distributed." + __name__)  # where torch's logger is
+# Torch's own sentences, unchanged, so that a search for them finds these.
 _SAVED = "NOTE: Process group is not serializable and excluded from a saved state."
 _LOADED = ("NOTE: Process group will be set to a default group (i.e. the world size)." + 16 * " "
            + "If a different group is desired, please set `self.process_group` after PowerSGD state is loaded.")
@@ -33,8 +33,8 @@ class PowerSGDState:
     is used for the first time.
 
     Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
-    included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
-    before the first bucket.
+    included. The pickle leaves the process group out; an unpickled state uses the default group, unless ``process_group``
+    is set before the first bucket.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -71,7 +71,7 @@ class PowerSGDState:
         self._hook: _native.PowerSGDHook | None = None
         self._batched = False
         self._rng: Any = None
-        # What was loaded before it is known which of the two hooks it is for.
+        # A loaded state, until it is known which of the two hooks it is for.
         self._loaded: tuple[dict[str, torch.Tensor], dict[str, str]] | None = None
         _native.make_power_sgd(batched=False, **self._options)  # refuses bad options here, not in backward()
 
@@ -87,7 +87,7 @@ class PowerSGDState:
             raise AttributeError(f"{name} is fixed once the hook has been used; make another PowerSGDState, with its state_dict()")
         _check_whole(name, value)
         changed = {**self._options, name: value}
-        _native.make_power_sgd(batched=False, **changed)  # refuses it, or not
+        _native.make_power_sgd(batched=False, **changed)  # throws if it refuses the change
         self._options[name] = value
 
     def native(self, batched: bool) -> _native.PowerSGDHook:
@@ -108,7 +108,7 @@ class PowerSGDState:
         return self._loaded if self._loaded is not None else ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
-        """What it keeps from step to step: "error." tensors are this rank's own, all else is equal on all ranks."""
+        """The state from step to step: "error." tensors are this rank's own, all else is equal on all ranks."""
         tensors, values = self._parts()
         return {"tensors": tensors, "values": values}
 
@@ -124,12 +124,12 @@ class PowerSGDState:
 
     @property
     def iter(self) -> int:
-        """Iterations so far."""
+        """The number of iterations so far."""
         return int(self._parts()[1].get("iteration", 0))
 
     @property
     def error_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of what the last step left out, by parameter."""
+        """Copies of the last step's errors, by parameter."""
         return self._memory("error.")
 
     @property
@@ -139,12 +139,12 @@ class PowerSGDState:
 
     @property
     def p_memory_dict(self) -> dict[str, torch.Tensor]:
-        """Empty: the other factor lives for the length of a step."""
+        """Empty, because the other factor lives only during a step."""
         return {}
 
     @property
     def rng(self) -> Any:
-        """A generator of numpy's, seeded as torch's is. Brigade draws its first factors by one of its own."""
+        """A numpy generator, seeded as torch's. Brigade draws its first factors with its own generator."""
         if self._rng is None:
             import numpy
 
@@ -157,7 +157,7 @@ class PowerSGDState:
         return int(self._parts()[1].get("next_report", 0))
 
     def maybe_increase_iter(self, bucket: dist.GradBucket) -> None:
-        """Nothing is left to do: the hook counts iterations itself."""
+        """Does nothing, because the hook counts iterations itself."""
 
     @property
     def total_numel_before_compression(self) -> int:
@@ -168,7 +168,7 @@ class PowerSGDState:
         return int(self._parts()[1].get("elements_after", 0))
 
     def compression_stats(self) -> tuple[float, int, int]:
-        """(rate, elements before, elements after) of all that was compressed; a rate of 0: nothing was yet."""
+        """(rate, elements before, elements after) of all that was compressed; the rate is 0 if nothing was yet."""
         before, after = self.total_numel_before_compression, self.total_numel_after_compression
         return (before / after if after > 0 else 0, before, after)
 
@@ -195,7 +195,7 @@ def _native_power_sgd(batched: bool) -> NativeHook:
 
 @native_hook(_native_power_sgd(batched=False))
 def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Each matrix of a bucket as a product of two thin ones; vectors and small matrices as they are.
+    """Sends each matrix of a bucket as a product of two thin ones; vectors and small matrices as they are.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -207,7 +207,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.future
 
 @native_hook(_native_power_sgd(batched=True))
 def batched_powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The whole bucket as one matrix, nearly square, as a product of two thin ones: fewest bytes, and coarsest.
+    """Sends a whole bucket, as one nearly square matrix, as a product of two thin ones: fewest bytes, and coarsest.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))

@@ -1,4 +1,4 @@
-"""As torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks, in native code, and on Gloo too."""
+"""The hooks of torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks, in native code, and on Gloo too."""
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ def quantization_perchannel_hook(process_group: dist.ProcessGroup | None, bucket
                                  bucket_size: int = 512) -> torch.futures.Future[torch.Tensor]:
     """As :func:`quantization_pertensor_hook`, with a range for each 512 elements.
 
-    `bucket_size` is there for torch's callers; other values than 512 are refused.
+    `bucket_size` exists for torch's callers; other values than 512 are refused.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))

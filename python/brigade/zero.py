@@ -1,4 +1,4 @@
-"""ZeRO: an optimizer whose state is spread over the ranks."""
+"""ZeRO: spreads an optimizer's state over the ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ZeroInBackward", "ZeroRedundancyOptimizer", "apply_zero_in_backward"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ZeroRedundancyOptimizer":  # torch's, which it stands on, takes seconds to import
+    if name == "ZeroRedundancyOptimizer":  # its base, torch's, takes seconds to import
         from .zero_optimizer import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer
@@ -28,27 +28,27 @@ def __getattr__(name: str) -> Any:
 
 
 class _Consolidating:
-    """State that is spread over the ranks, brought together and given out again."""
+    """Collects state that is spread over the ranks, and distributes it again."""
 
     native: _native.ZeroHook
     process_group: dist.ProcessGroup
     _consolidated: dict[str, Any] | None = None
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""
+        """Collective: brings all ranks' state to rank `to`, where :meth:`state_dict` then returns it."""
         tensors, values = self.native.consolidate(to)
         mine = dist.get_rank(self.process_group) == to
         self._consolidated = {"tensors": tensors, "values": values} if mine else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`consolidate_state_dict` brought to this rank."""
+        """The state that :meth:`consolidate_state_dict` brought to this rank."""
         if self._consolidated is None:
             raise _native.Error("no state is here: all ranks call consolidate_state_dict(to=RANK) first, "
                                 "and that rank state_dict()")
         return self._consolidated
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """A consolidated state, of any number of ranks, the same on all ranks."""
+        """Loads a consolidated state, of any number of ranks; pass the same on all ranks."""
         self.native.load_whole(dict(state["tensors"]), dict(state["values"]))
 
     def set_lr(self, lr: float) -> None:
@@ -56,12 +56,12 @@ class _Consolidating:
 
     @property
     def state_bytes(self) -> int:
-        """Of the state that this rank keeps."""
+        """The size of the state that this rank keeps."""
         return self.native.state_bytes
 
 
 class ZeroInBackward(_Consolidating):
-    """What :func:`apply_zero_in_backward` gives."""
+    """The result of :func:`apply_zero_in_backward`."""
 
     def __init__(self, native: _native.ZeroHook, process_group: dist.ProcessGroup) -> None:
         self.native = native
@@ -69,16 +69,16 @@ class ZeroInBackward(_Consolidating):
 
 
 def apply_zero_in_backward(model: DistributedDataParallel, optimizer_class: Any, **defaults: Any) -> ZeroInBackward:
-    """ZeRO that sends no more than an all-reduce: reduce-scatter of each bucket, a step of this rank's part of every parameter,
-    all-gather of the parameters. When ``backward()`` returns, parameters have stepped and have no gradients.
+    """ZeRO that sends no more than an all-reduce: it reduce-scatters each bucket, steps this rank's part of every parameter, and
+    all-gathers the parameters. When ``backward()`` returns, parameters have stepped and have no gradients.
 
     Args:
-        model: torch's DistributedDataParallel. The hook is this one; what was set before goes.
-        optimizer_class: an optimizer of torch.optim or of :mod:`brigade.optim`, or its name ("adam"); one of those that step
-            each element by itself, as all of them here do.
+        model: torch's DistributedDataParallel. This replaces its hook.
+        optimizer_class: an optimizer of torch.optim or of :mod:`brigade.optim`, or its name ("adam"); it must
+            step each element by itself, as all of these do.
         defaults: the optimizer's options, as torch names them.
 
-    Gives the optimizer, for its state and learning rate. Inside of ``no_sync`` gradients accumulate. Collective.
+    Returns the optimizer, for its state and learning rate. Inside ``no_sync`` gradients accumulate. Collective.
 
     >>> model = DistributedDataParallel(torch.nn.Linear(4, 4))
     >>> zero = apply_zero_in_backward(model, torch.optim.Adam, lr=0.01)

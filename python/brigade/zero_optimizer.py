@@ -18,17 +18,17 @@ from .optim import spec_of
 
 __all__ = ["ZeroRedundancyOptimizer", "native_zero"]
 
-# Options of torch's that say how to compute, not what.
+# These options of torch's say how to compute, not what.
 _WAYS = ("foreach", "fused", "capturable", "differentiable")
 _CLASSES = {each.__name__.lower(): each for each in (
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adadelta,
     torch.optim.Adamax, torch.optim.Rprop)}
-# What steps in the backward pass do by: fixed, except for the learning rate.
+# Steps in the backward pass use these, which are fixed except for the learning rate.
 _FIXED = {name for each in _CLASSES.values() for name in inspect.signature(each).parameters} - {"params", "lr", *_WAYS}
 
 
 def _torchs(thing: Any) -> Any:
-    """For what torch has and its stubs do not mention."""
+    """Hides a thing of torch's that its stubs lack from the type checker."""
     return thing
 
 
@@ -46,7 +46,7 @@ def _torch_class(kind: Any) -> Any:
 
 
 def _without_names(params: Any) -> Any:
-    """(name, tensor) pairs as tensors, in groups too; anything else as it is."""
+    """Turns (name, tensor) pairs into tensors, in groups too; leaves anything else as it is."""
     if isinstance(params, (torch.Tensor, str)) or not isinstance(params, Iterable):
         return params
 
@@ -61,7 +61,7 @@ def _without_names(params: Any) -> Any:
 
 
 class _RatedGroup(dict[str, Any]):
-    """A parameter group whose learning rate reaches the native optimizer as soon as it is set. Other options stay as they are."""
+    """A parameter group: a learning rate that is set here reaches the native optimizer at once, other options do not."""
 
     native: _native.ZeroRedundancyOptimizer
     place: int
@@ -75,12 +75,12 @@ class _RatedGroup(dict[str, Any]):
             self.native.set_lr(self.place, float(value))
 
 
-# Elements of a parameter that is worth a message of its own.
+# A parameter with this many elements is worth its own message.
 _LARGE = 1 << 16
 
 
 def _by_size(params: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Those that are packed together, on one device, and those that are sent as they are."""
+    """The parameters that are packed together, on one device, and those that are sent as they are."""
     small = [each for each in params if each.numel() < _LARGE and each.device == params[0].device and each.is_contiguous()]
     if len(small) < 2:
         small = []
@@ -89,10 +89,10 @@ def _by_size(params: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch
 
 
 def _described(zero: _TorchZero, place: int, kind: Any) -> tuple[list[tuple[str, torch.Tensor]], str]:
-    """A group as native code takes it: parameters by their number among all, and the optimizer with its options."""
+    """A group in native code's form: parameters by their number among all, and the optimizer with its options."""
     before = sum(len(group["params"]) for group in zero.param_groups[:place])
     group = zero.param_groups[place]
-    # Those that were given, for all groups or for this one: native code has torch's defaults, and not all of torch's names.
+    # Only options that were given: native code has torch's defaults, and not all of torch's names.
     usual = inspect.signature(kind).parameters
     options = {key: value for key, value in group.items()
                if key in zero.defaults or (key in usual and key != "params" and value != usual[key].default)}
@@ -108,7 +108,7 @@ def _rate_by(zero: _TorchZero, place: int, native: _native.ZeroRedundancyOptimiz
 
 
 def native_zero(zero: _TorchZero, kind: Any, views: bool = False) -> _native.ZeroRedundancyOptimizer:
-    """Collective. A native optimizer for the groups of one of torch's, which from then on sets its learning rates."""
+    """Collective: makes a native optimizer for the groups of one of torch's, which then sets its learning rates."""
     places = range(len(zero.param_groups))
     device = str(zero.param_groups[0]["params"][0].device)
     native = _native.ZeroRedundancyOptimizer(zero.process_group, device, [_described(zero, each, kind) for each in places], views)
@@ -117,7 +117,7 @@ def native_zero(zero: _TorchZero, kind: Any, views: bool = False) -> _native.Zer
     return native
 
 
-# Native state is of (tensors, values): a tensor has the key "group.0/3.exp_avg", where 3 is the parameter's number among all.
+# Native state is (tensors, values). A tensor has the key "group.0/3.exp_avg", where 3 is the parameter's number among all.
 
 def _torch_form(zero: _TorchZero, kind: Any, tensors: dict[str, torch.Tensor], values: dict[str, str]) -> dict[str, Any]:
     state: dict[int, dict[str, Any]] = {}
@@ -126,7 +126,7 @@ def _torch_form(zero: _TorchZero, kind: Any, tensors: dict[str, torch.Tensor], v
         state.setdefault(int(number), {})[slot] = tensor
     for key, value in values.items():
         number, _, slot = key.partition("/")[2].partition(".")
-        if slot == "step" and kind is not torch.optim.SGD:  # torch's counts none
+        if slot == "step" and kind is not torch.optim.SGD:  # torch's SGD counts no steps
             state.setdefault(int(number), {})[slot] = torch.tensor(float(value))
     numbers = itertools.count()
     groups = [{**copy.deepcopy({key: value for key, value in group.items() if key != "params"}),
@@ -159,18 +159,18 @@ def _native_form(kind: Any, state_dict: Mapping[str, Any]) -> tuple[dict[str, to
 
 
 class ZeroRedundancyOptimizer(_TorchZero):
-    """torch.distributed.optim.ZeroRedundancyOptimizer, with all that it has: each rank keeps the optimizer's state of its share
-    of the parameters, steps that share, and hands the new values to the others.
+    """A complete torch.distributed.optim.ZeroRedundancyOptimizer: each rank keeps the optimizer's state of its share of the
+    parameters, steps that share, and sends the new values to the others.
 
-    With ``overlap_with_ddp`` the steps are native, in the backward pass, by the hooks of :mod:`brigade.ddp_zero_hook`: on Gloo
-    too, from the first iteration on, and with any number of parameter groups.
+    With ``overlap_with_ddp`` the hooks of :mod:`brigade.ddp_zero_hook` take native steps in the backward pass: on Gloo too, from
+    the first iteration on, and with any number of parameter groups.
 
     Args:
         params: tensors, (name, tensor) pairs as ``named_parameters()`` gives them, or dictionaries of "params" and options.
         optimizer_class: an optimizer class, or the name of one of torch.optim ("adam").
-        process_group: the group; none: the default one.
-        parameters_as_bucket_view: parameters become views into what is sent, which saves copies.
-        overlap_with_ddp: step in the backward pass: give this object to :mod:`brigade.ddp_zero_hook`. Then ``step()`` does nothing.
+        process_group: the group; None means the default one.
+        parameters_as_bucket_view: makes parameters views into the memory that is sent, which saves copies.
+        overlap_with_ddp: steps in the backward pass. Give this object to :mod:`brigade.ddp_zero_hook`; ``step()`` then does nothing.
         defaults: the optimizer's options, as torch names them. Adam and AdamW are ``fused`` unless you say how they compute.
 
     >>> from torch.nn.parallel import DistributedDataParallel
@@ -196,7 +196,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
             self.native = native_zero(self, chosen, parameters_as_bucket_view)
 
     def _verify_same_dense_param_type(self) -> None:
-        if not self.overlap_with_ddp:  # native code takes them as they are
+        if not self.overlap_with_ddp:  # native code takes pairs as they are
             _torchs(super())._verify_same_dense_param_type()
 
     @property
@@ -204,7 +204,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
         return [each for group in self.param_groups for each in group["params"]]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Collective with `overlap_with_ddp`. What there is stays with its owners."""
+        """Collective with `overlap_with_ddp`. Earlier parameters stay with their owners."""
         super().add_param_group(_without_names([param_group])[0])
         native = getattr(self, "native", None)
         if native is not None:
@@ -213,7 +213,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
             _rate_by(self, place, native)
 
     def step(self, closure: Any = None, **kwargs: Any) -> Any:
-        """Collective: this rank's share steps, then every rank has everyone's. With `overlap_with_ddp` it is done already."""
+        """Collective: steps this rank's share, then gives it to all ranks. With `overlap_with_ddp` it does nothing."""
         if self.native is None:
             return super().step(closure, **kwargs)
         if closure is None:
@@ -222,7 +222,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
             return closure()
 
     def _sync_params(self) -> None:
-        """As torch's, except that the small parameters of a rank travel in one message."""
+        """Does what torch's does, but sends the small parameters of a rank in one message."""
         if self.parameters_as_bucket_view:
             _torchs(super())._sync_params()
             return
@@ -242,14 +242,14 @@ class ZeroRedundancyOptimizer(_TorchZero):
             torch._foreach_copy_(small, [part.view_as(each) for part, each in zip(parts, small)])
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collective. Everybody's state comes to rank `to`, whose :meth:`state_dict` then gives it."""
+        """Collective: brings all ranks' state to rank `to`, where :meth:`state_dict` then returns it."""
         if self.native is None:
             return super().consolidate_state_dict(to)
         tensors, values = self.native.consolidate(to)
         self._whole = _torch_form(self, self._kind, tensors, values) if self.rank == to else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`consolidate_state_dict` brought to this rank, in torch's form: the optimizer without ZeRO can load it too."""
+        """The state that :meth:`consolidate_state_dict` brought to this rank, in torch's form: optimizers without ZeRO load it too."""
         if self.native is not None and self._whole is not None:
             return self._whole
         if self.native is not None or not _torchs(self)._all_state_dicts:
@@ -258,16 +258,16 @@ class ZeroRedundancyOptimizer(_TorchZero):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """A consolidated state, of any number of ranks, or the state of the optimizer without ZeRO; the same on all ranks."""
+        """Loads a consolidated state, of any number of ranks, or one of an optimizer without ZeRO; pass the same on all ranks."""
         if self.native is None:
-            super().load_state_dict(copy.deepcopy(state_dict))  # torch's shares its tensors, and empties the dictionary
+            super().load_state_dict(copy.deepcopy(state_dict))  # torch's method shares its tensors, and empties the dictionary
             return
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
             raise _native.ConfigError(f"ZeroRedundancyOptimizer: the state has {len(groups)} groups of parameters, but there are "
                                       f"{len(self.param_groups)} here")
         self.native.load_whole(*_native_form(self._kind, state_dict))
-        for mine, saved in zip(self.param_groups, groups):  # native code has them already
+        for mine, saved in zip(self.param_groups, groups):  # native code has loaded them already
             dict.update(mine, {key: copy.deepcopy(value) for key, value in saved.items() if key != "params"})
 
     def set_lr(self, lr: float) -> None:
@@ -276,7 +276,7 @@ class ZeroRedundancyOptimizer(_TorchZero):
 
     @property
     def state_bytes(self) -> int:
-        """Of the state that this rank keeps, without counters."""
+        """The size of the state that this rank keeps, without counters."""
         if self.native is not None:
             return self.native.state_bytes
         return sum(each.nbytes for state in self.optim.state.values() for each in state.values()

@@ -1,4 +1,4 @@
-// Ranks that train apart: averagers of parameters, local SGD, DiLoCo.
+// Averagers of parameters, local SGD and DiLoCo, for ranks that train locally.
 #include <ATen/ATen.h>
 
 #include "bindings.h"
@@ -25,7 +25,7 @@ std::vector<AveragingLevel> levels_of(const Levels& given) {
   return levels;
 }
 
-// The optimizer has stepped already when DiLoCo is called.
+// The optimizer has stepped before DiLoCo is called.
 struct Stepped {
   void step() {}
 };
@@ -69,7 +69,7 @@ std::shared_ptr<PythonDiLoCo> make_diloco(Group& group, const std::string& devic
 void load_diloco(PythonDiLoCo& diloco, StateParts shared, std::vector<StateParts> ranks) {
   std::vector<NamedState> states;
   for (StateParts& each : ranks) states.push_back(state_of(std::move(each)));
-  // Both look first: then nothing has changed where one does not fit.
+  // Both are checked first, so that a mismatch in one leaves both unchanged.
   auto read = (*diloco).read_state(state_of(std::move(shared)));
   auto read_ranks = (*diloco).read_rank_state(std::move(states));
   read();

@@ -1,5 +1,5 @@
-// What the files of brigade._native share: its parts, its exceptions, and how state
-// crosses.
+// Shared by the files of brigade._native: its parts, its exceptions, and the conversion of
+// state.
 #pragma once
 #include <torch/csrc/utils/pybind.h>
 
@@ -18,16 +18,16 @@ class module_;
 
 namespace brigade::python {
 
-// Adds the exceptions to the module: the only list of them. torch makes a RuntimeError of
-// every C++ exception that it does not know, except of those that name a Python type
+// Adds the exceptions to the module; this is their only list. torch turns every C++
+// exception that it does not know into a RuntimeError, except those that name a Python type
 // themselves.
 void bind_errors(pybind11::module_& m);
 
-// The same error in a form that becomes its Python type. One that is not Brigade's is given
-// back as it is. Needs no GIL.
+// Returns the error in a form that becomes its Python type; one that is not Brigade's as it
+// is. Needs no GIL.
 std::exception_ptr for_backward(const std::exception_ptr& error);
 
-// What a hook or an optimizer keeps: tensors and values.
+// The state of a hook or an optimizer: tensors and values.
 using StateParts =
     std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
 inline StateParts parts_of(NamedState state) {
@@ -37,7 +37,7 @@ inline NamedState state_of(StateParts parts) {
   return {std::move(parts.first), std::move(parts.second)};
 }
 
-// Ours wait for threads that may want the GIL, so they end without it.
+// Their destructors wait for threads that may want the GIL, so they run without it.
 template <class T>
 std::shared_ptr<T> ending_without_gil(T* made) {
   return std::shared_ptr<T>(made, [](T* last) {

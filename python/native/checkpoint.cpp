@@ -1,4 +1,4 @@
-// Checkpoints and safetensors files. What is in a part is Python's affair.
+// Checkpoints and safetensors files. Python decides what a part contains.
 #include "brigade/checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
-// Name, whether each rank has its own, and what to save.
+// A part: its name, whether each rank has its own, and the state to save.
 using Part = std::tuple<std::string, bool, StateParts>;
 
 void save(const std::string& folder, int64_t step, c10d::ProcessGroup& group,
@@ -25,8 +25,8 @@ void save(const std::string& folder, int64_t step, c10d::ProcessGroup& group,
 
 using Loaded = std::map<std::string, std::vector<StateParts>>;
 
-// The step, and the states by name; a part with a shard a rank has all of them at another
-// number of ranks.
+// Returns the step, and the states by name. If the number of ranks has changed, a part with
+// a shard for each rank has all of them.
 std::optional<std::pair<int64_t, Loaded>> load(
     const std::string& folder, c10d::ProcessGroup& group,
     const std::vector<std::pair<std::string, bool>>& wanted) {

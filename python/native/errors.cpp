@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 struct ErrorType {
   const char* name;
-  PyObject* kin;  // a Python type that it is one of, too; null: none
+  PyObject* kin;  // a further Python base type; null: none
   const char* doc;
   bool (*is)(const std::exception& error);
   PyObject* made = nullptr;
@@ -28,7 +28,7 @@ ErrorType error_type(const char* name, PyObject* kin, const char* doc) {
           }};
 }
 
-// The base of all comes first. Python's own types are there once it runs.
+// The base of all errors comes first. Python's own types exist once Python runs.
 std::vector<ErrorType>& error_types() {
   static std::vector<ErrorType> types{
       error_type<Error>("Error", PyExc_RuntimeError,
@@ -36,20 +36,20 @@ std::vector<ErrorType>& error_types() {
       error_type<ConfigError>("ConfigError", PyExc_ValueError, "A bad option or argument."),
       error_type<RendezvousError>("RendezvousError", nullptr,
                                   "The ranks could not find each other."),
-      error_type<TimeoutError>(
-          "TimeoutError", PyExc_TimeoutError,
-          "Something that waits for other ranks ran into the time limit."),
-      error_type<PeerLostError>("PeerLostError", PyExc_ConnectionError,
-                                "The connection to another rank broke: it has ended, or "
-                                "was lost. `rank` is which, or None."),
+      error_type<TimeoutError>("TimeoutError", PyExc_TimeoutError,
+                               "A wait for other ranks reached its time limit."),
+      error_type<PeerLostError>(
+          "PeerLostError", PyExc_ConnectionError,
+          "The connection to another rank broke, because it has ended or "
+          "was lost. `rank` is its number, or None."),
       error_type<MismatchError>("MismatchError", nullptr,
                                 "The ranks disagree about what must be equal."),
       error_type<CheckpointError>("CheckpointError", nullptr,
-                                  "A file, or what is in it, cannot be used."),
-      error_type<HookError>(
-          "HookError", nullptr,
-          "A hook or one of its collectives failed, on this rank or on another. `kind` is "
-          "what happened, `rank` whose failure it was, or None.")};
+                                  "A file or its content cannot be used."),
+      error_type<HookError>("HookError", nullptr,
+                            "A hook or one of its collectives failed, on this rank or on "
+                            "another. `kind` says what happened, `rank` which rank failed, "
+                            "or None.")};
   return types;
 }
 
@@ -60,11 +60,11 @@ PyObject* python_type_of(const Error& error) {
   return PyExc_RuntimeError;
 }
 
-// torch makes the exception of type and text, on the thread that it has asked for the type:
-// what it is to know besides waits here for that.
+// torch makes the exception from type and text, on the thread on which it asked for the
+// type. Until then the error's other fields wait here.
 thread_local std::optional<base::Cause> about_to_be_made;
 
-// Stands for __init__ of the types that know more than a text.
+// Is __init__ of the types that have more than a text.
 void init_error(const py::object& self, const py::args& arguments) {
   py::handle(PyExc_RuntimeError).attr("__init__")(self, *arguments);
   const auto about = std::exchange(about_to_be_made, std::nullopt);
@@ -75,7 +75,7 @@ void init_error(const py::object& self, const py::args& arguments) {
   self.attr("rank") = about->rank;
 }
 
-// As it gets to Python: such an error may quote a file name, an option or a variable that
+// The error as Python gets it. Its text may quote a file name, an option or a variable that
 // is not UTF-8.
 base::Cause told(const Error& error) {
   base::Cause cause = base::failure_of(error);
@@ -133,7 +133,7 @@ void bind_errors(py::module_& m) {
     type.attr("rank") = py::none();
   }
   m.attr("HookError").attr("kind") = base::name_of(Failure::other);
-  // Asked before torch's own.
+  // Is asked before torch's own translator.
   py::register_exception_translator(translate);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// How often the thread looks.
+// How often the thread looks at the futures.
 constexpr std::chrono::milliseconds kLookAtFutures{250};
 
 struct Watched {
@@ -27,7 +27,7 @@ struct FutureLimit::Shared {
   bool closed = false;
   std::thread thread;
 
-  // Whoever takes it completes it.
+  // The caller that takes it completes it.
   std::optional<Watched> take(uint64_t number) {
     std::lock_guard lock(mutex);
     auto found = under_way.extract(number);
@@ -91,7 +91,7 @@ FuturePtr FutureLimit::watch(const FuturePtr& future, Parse parse,
   future->addCallback(
       [shared = shared_, number, parse = std::move(parse)](c10::ivalue::Future& done) {
         const auto watched = shared->take(number);
-        if (!watched) return;  // it is late
+        if (!watched) return;  // taken already
         if (done.hasError()) return watched->given->setError(done.exception_ptr());
         at::Tensor result;
         try {

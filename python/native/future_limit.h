@@ -1,4 +1,4 @@
-// Gives the futures of Python's hooks a time limit: a Reducer waits for them without one.
+// Gives futures of Python's hooks a time limit: a Reducer waits for them without one.
 #pragma once
 #include <ATen/core/ivalue.h>
 
@@ -15,15 +15,15 @@
 
 namespace brigade::python {
 
-// Thread-safe. Has a thread, started by the first future.
+// Thread-safe. Has a thread, which the first future starts.
 class FutureLimit : public Closeable {
  public:
   FutureLimit();
   ~FutureLimit() override;
-  // Gives the tensor of a future's value; what it throws is the future's error.
+  // Returns the tensor in a future's value; an exception becomes the future's error.
   using Parse = std::function<at::Tensor(const c10::IValue& value)>;
-  // A future of a tensor that completes as `future` does, or, once `limit` has passed, with
-  // a HookError of that text.
+  // Returns a future of a tensor that completes as `future` does, or, once `limit` has
+  // passed, with a HookError of that text.
   FuturePtr watch(const FuturePtr& future, Parse parse, std::chrono::milliseconds limit,
                   std::string late);
   void close() override;

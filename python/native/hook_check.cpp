@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a rank may be behind before the others look where it is.
+// A rank may be this much behind before the others look where it is.
 constexpr std::chrono::milliseconds kPatience{3000};
 constexpr std::chrono::milliseconds kLook{20};
-// What the first rank that knows writes: whether the bucket is averaged.
+// The first rank that can decide writes whether the bucket is averaged.
 const std::string kAllSpoke = "all spoke";
 const std::string kAverage = "average";
 const std::string kNone = "none of brigade's";
@@ -33,7 +33,7 @@ const std::string kNone = "none of brigade's";
 }  // namespace
 
 struct HookCheck::State {
-  // Of all announcements for such a model: how many each rank has made. And of this one.
+  // The first counts the hooks that each rank has set on such a model.
   c10::intrusive_ptr<c10d::Store> counts;
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -41,7 +41,7 @@ struct HookCheck::State {
   std::string hook;
 
   static std::string key(int rank) { return "hook/" + std::to_string(rank); }
-  // By rank; none: it has not spoken.
+  // The hook of each rank; none if the rank has not set one.
   std::vector<std::optional<std::string>> words() const {
     std::vector<std::optional<std::string>> found(static_cast<size_t>(size));
     for (int each = 0; each < size; ++each) {
@@ -49,7 +49,7 @@ struct HookCheck::State {
     }
     return found;
   }
-  // Ranks that have made one less count it too, or their next one would meet this one.
+  // Counts this check for ranks without it too, or their next one would meet this one.
   void pass_over(const std::vector<std::optional<std::string>>& words) const {
     const auto spoke = [](const auto& word) { return word.has_value(); };
     if (std::ranges::find_if(words, spoke) - words.begin() != rank) return;
@@ -60,7 +60,7 @@ struct HookCheck::State {
   std::string decide(const std::string& mine) const {
     return store->compareSet("decision", std::string(), mine);
   }
-  // The last one clears up: until then somebody may still have to read.
+  // The last rank deletes the keys, because until then others may still have to read.
   void forget() const {
     if (store->add("left", 1) < size) return;
     for (int each = 0; each < size; ++each) store->deleteKey(key(each));
@@ -99,14 +99,14 @@ bool all_spoke(const Words& words) {
   return std::ranges::all_of(words, [](const auto& word) { return word.has_value(); });
 }
 
-// `silent`: what is known of ranks that have not spoken.
+// `silent`: says what is known of ranks that have not set a hook.
 [[noreturn]] void throw_different(const Words& words, const std::string& silent) {
   std::vector<std::string> shown;
   for (const auto& word : words) shown.push_back(word ? "'" + *word + "'" : silent);
   throw MismatchError(group::describe_difference("hooks", shown, engine::kSameHook));
 }
 
-// As a Reducer without a hook does, and waits in short steps.
+// Averages as a Reducer without a hook does, but waits in short steps.
 void average_with_all(c10d::ProcessGroup& group, const at::Tensor& bucket) {
   std::vector<at::Tensor> copy{bucket.is_sparse() ? bucket / group.getSize()
                                                   : bucket.clone().div_(group.getSize())};

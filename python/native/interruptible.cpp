@@ -12,8 +12,8 @@
 namespace brigade::python {
 namespace {
 
-// How often a wait looks for signals: a person does not notice it, and a step that waits
-// for less never takes the GIL.
+// How often a wait looks for signals. People do not notice this delay, and a step that
+// waits less never takes the GIL.
 constexpr std::chrono::milliseconds kListenForSignals{100};
 
 // The future may complete after the wait was interrupted, so both own this.
@@ -54,13 +54,13 @@ void InterruptibleWait::add(const c10d::GradBucket& bucket,
                             const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   if (torch::autograd::get_current_graph_task_id() == -1) return;
   if (!bucket.getBuffer().device().is_cpu()) return;
-  if (bucket.getIndex() == 0) futures_.clear();  // of a pass that has failed
+  if (bucket.getIndex() == 0) futures_.clear();  // they belong to a pass that has failed
   futures_.push_back(future);
   if (!bucket.isLast()) return;
   // The Reducer queues the end of its pass as soon as the hook of the last bucket returns.
   torch::autograd::Engine::get_default_engine().queue_callback(
       [futures = std::exchange(futures_, {})] {
-        // A future's error is the Reducer's to throw.
+        // The Reducer throws a future's error itself.
         for (const auto& each : futures) wait_and_listen(*each);
       });
 }

@@ -1,6 +1,6 @@
-// brigade._native: what the Python modules beside it stand on. Types are shared with
-// torch's own bindings (Reducer, ProcessGroup, GradBucket, Future), which works only with
-// the pybind11 of torch's include folder.
+// brigade._native: what the Python modules use. It shares types with torch's own bindings
+// (Reducer, ProcessGroup, GradBucket, Future), which works only with the pybind11 of
+// torch's include folder.
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -19,7 +19,7 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// For a Reducer that has been given a Python hook a result must be a Python object.
+// A Reducer with a Python hook takes only results that are Python objects.
 std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& future) {
   return std::make_shared<torch::jit::PythonFutureWrapper>(future->then(
       [](c10::ivalue::Future& done) {
@@ -31,25 +31,25 @@ std::shared_ptr<torch::jit::PythonFutureWrapper> to_python(const FuturePtr& futu
 }
 
 void bind_stats(py::module_& m) {
-  py::class_<HookTraffic>(m, "HookTraffic", "What a hook moved, and how long it took.")
-      .def_readonly("steps", &HookTraffic::steps, "Backward passes that were counted.")
+  py::class_<HookTraffic>(m, "HookTraffic", "How much a hook moved, and how long it took.")
+      .def_readonly("steps", &HookTraffic::steps,
+                    "The number of backward passes that were counted.")
       .def_readonly("bytes_before", &HookTraffic::bytes_before,
-                    "Of the buckets as they came.")
+                    "The size of the buckets before the hook.")
       .def_readonly("bytes_sent", &HookTraffic::bytes_sent,
-                    "What this rank put on the wire: payload, by the algorithm of each "
-                    "collective.")
+                    "The payload that this rank sent, by the algorithm of each collective.")
       .def_readonly("bytes_to_other_hosts", &HookTraffic::bytes_to_other_hosts,
                     "The part of bytes_sent that leaves this host.")
       .def_readonly("collectives", &HookTraffic::collectives,
-                    "How many were issued by this rank.")
+                    "The number of collectives that this rank issued.")
       .def_readonly("encode_seconds", &HookTraffic::encode_seconds,
-                    "In the hook, up to its last collective.")
+                    "Time in the hook, up to its last collective.")
       .def_readonly("wait_seconds", &HookTraffic::wait_seconds,
-                    "From issuing a collective to its end.")
+                    "Time from issuing a collective to its end.")
       .def_readonly("decode_seconds", &HookTraffic::decode_seconds,
-                    "In the hook, after its last collective.")
+                    "Time in the hook, after its last collective.")
       .def_readonly("reduce_seconds", &HookTraffic::reduce_seconds,
-                    "From a bucket's start to its end, added up over buckets.")
+                    "Time from a bucket's start to its end, added up over buckets.")
       .def_readonly("hidden_seconds", &HookTraffic::hidden_seconds,
                     "The part of reduce_seconds while backward was still computing.")
       .def_property_readonly("overlap", &HookTraffic::overlap,
@@ -60,21 +60,23 @@ void bind_stats(py::module_& m) {
                         ", bytes_sent=", traffic.bytes_sent, ")");
       });
   py::class_<HookStats>(m, "HookStats",
-                        "What a hook moved: in the last step, and since it was set.")
-      .def_readonly("last_step", &HookStats::last_step, "In the last backward pass.")
-      .def_readonly("total", &HookStats::total, "Since the hook was set.")
+                        "How much a hook moved, in the last step and since it was set.")
+      .def_readonly("last_step", &HookStats::last_step,
+                    "The traffic of the last backward pass.")
+      .def_readonly("total", &HookStats::total, "The traffic since the hook was set.")
       .def_readonly("shape", &HookStats::shape,
-                    "'flat', or, when the hook treats the ranks of a host as one, how they "
-                    "sit: '2 hosts x 4 ranks'.")
-      .def_readonly("parts", &HookStats::parts,
-                    "Since the hook was set, by the name of a part of its work; for rules: "
-                    "by rule. Here encode, decode and hidden seconds are 0.")
+                    "'flat', or, when the hook treats the ranks of a host as one, their "
+                    "layout: '2 hosts x 4 ranks'.")
+      .def_readonly(
+          "parts", &HookStats::parts,
+          "The traffic since the hook was set, for each part of its work; for rules: "
+          "by rule. Here encode, decode and hidden seconds are 0.")
       .def_readonly("history", &HookStats::history,
-                    "What the hook has decided so far, a line each.");
+                    "The hook's decisions so far, a line each.");
 }
 
-// To the log that torch's PowerSGD writes to, in its words. Asks for the logger each time:
-// a hook may end without the GIL, so it holds nothing of Python's.
+// Writes, in torch's words, to the log of torch's PowerSGD. Asks for the logger each time:
+// a hook may end without the GIL, so it holds no Python object.
 void log_compression(int64_t iteration, const CompressionStats& stats) {
   py::gil_scoped_acquire locked;
   try {
@@ -91,8 +93,8 @@ void log_compression(int64_t iteration, const CompressionStats& stats) {
 
 void bind_hooks(py::module_& m) {
   py::class_<Hook, std::shared_ptr<Hook>>(
-      m, "Hook", "A native hook, as brigade.make_hook() makes one. One serves one model.")
-      .def_property_readonly("name", &Hook::name, "As brigade.hook_table() has it.")
+      m, "Hook", "A native hook for one model, as brigade.make_hook() makes it.")
+      .def_property_readonly("name", &Hook::name, "The name in brigade.hook_table().")
       .def_property_readonly("fingerprint", &Hook::fingerprint,
                              "Name and options, readable. Equal on two ranks only if their "
                              "hooks do the same; compared before the first bucket.")
@@ -115,8 +117,8 @@ void bind_hooks(py::module_& m) {
           "does so. Raises ConfigError if it has no use for one of them.")
       .def(
           "state", [](const Hook& hook) { return parts_of(hook.state()); }, NoGil(),
-          "What it keeps from step to step, as (tensors, values) by name. Between steps "
-          "only. brigade.state_dict gives it for a checkpoint.")
+          "The state that it keeps from step to step, as (tensors, values) by name. Call "
+          "it between steps. brigade.state_dict gives it for a checkpoint.")
       .def(
           "load_state",
           [](Hook& hook, std::map<std::string, at::Tensor> tensors,
@@ -124,7 +126,8 @@ void bind_hooks(py::module_& m) {
             hook.load_state({std::move(tensors), std::move(values)});
           },
           py::arg("tensors"), py::arg("values"), NoGil(),
-          "What state() gave, of a hook of the same kind and options. Between steps only.")
+          "Loads the state() of a hook of the same kind and options. Call it between "
+          "steps.")
       .def("reset", &Hook::reset, NoGil(), "Forgets everything, as if new.");
   py::class_<PowerSGDHook, Hook, std::shared_ptr<PowerSGDHook>>(
       m, "PowerSGDHook", "PowerSGD, as brigade.powerSGD_hook.PowerSGDState makes it.")

@@ -15,8 +15,8 @@ namespace {
 
 using Group = c10d::ProcessGroup;
 
-// How much longer than the group's time limit a future may take: a collective's own error,
-// at that limit, says more.
+// A future may take this much longer than the group's time limit, because a collective's
+// own error at that limit says more.
 constexpr std::chrono::milliseconds kFutureSlack{1000};
 
 struct Open {
@@ -24,7 +24,7 @@ struct Open {
   std::set<Closeable*> all;
 };
 Open& open() {
-  static auto* const found = new Open;  // outlives whatever is destroyed at exit
+  static auto* const found = new Open;  // must outlive all that is destroyed at exit
   return *found;
 }
 
@@ -42,8 +42,8 @@ c10::intrusive_ptr<c10d::Backend> backend_for(Group& group, c10::DeviceType devi
 
 ProcessGroup adopt(Group& group, c10::DeviceType device) {
   const auto backend = backend_for(group, device);
-  // Everything but NCCL takes the way of the CPU: over Gloo groups of our own, made from
-  // the group's store.
+  // Everything except NCCL is treated like the CPU: Gloo groups of our own, made from the
+  // group's store.
   const bool nccl = backend->getBackendName() == "nccl";
   const auto type = nccl ? Group::BackendType::NCCL : Group::BackendType::GLOO;
   auto part =
@@ -51,7 +51,7 @@ ProcessGroup adopt(Group& group, c10::DeviceType device) {
   part->setBackend(device, type, backend);
   part->setDefaultBackend(type);
   ProcessGroup adopted = ProcessGroup::wrap(std::move(part));
-  // Alone nothing has to be sent.
+  // For a single rank, duplicate() makes a group that sends nothing.
   return adopted.size() == 1 ? adopted.duplicate() : adopted;
 }
 
@@ -78,7 +78,7 @@ NativeHook::NativeHook(Group& group, c10::DeviceType device, std::shared_ptr<Hoo
     : group_(c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(&group)),
       device_(device),
       hook_(std::move(hook)) {
-  backend_for(group, device);  // throws where there is none
+  backend_for(group, device);  // throws if there is none
 }
 
 NativeHook::~NativeHook() {
@@ -161,7 +161,7 @@ std::shared_ptr<Hook> NativeHook::hook() const {
 
 FuturePtr NativeHook::run(const c10d::GradBucket& bucket) {
   const auto engine = connect();
-  // Buckets come in order, and the first when all of the pass before are done.
+  // Buckets come in order, and the first one after the previous pass is done.
   if (bucket.getIndex() == 0) engine->hook()->begin_pass(pass_);
   return engine->run(Bucket(bucket, names_of(bucket)));
 }
@@ -235,7 +235,7 @@ std::shared_ptr<c10d::CommHookInterface> HookSlot::other() const {
   return other_;
 }
 
-// All ranks of the new group come here, at the first bucket of their first pass in it.
+// All ranks of the new group call this, at the first bucket of their first pass in it.
 void HookSlot::follow(const c10::intrusive_ptr<Group>& group, c10::DeviceType device) {
   {
     std::lock_guard lock(mutex_);
@@ -276,7 +276,7 @@ void HookSlot::check(const c10d::GradBucket& bucket, c10d::Reducer& reducer) {
 
 namespace {
 
-// Whose Python function runs on this thread now.
+// The slot that runs its Python function on this thread now.
 thread_local const HookSlot* slot_at_work = nullptr;
 
 class AtWork {
@@ -290,8 +290,8 @@ class AtWork {
   const HookSlot* const before_;
 };
 
-// Inside of join() the Reducer's own all-reduce may divide by fewer ranks than there are;
-// so does the plain mean that stands in for it.
+// In join() the Reducer's own all-reduce may divide by fewer ranks than there are, so the
+// plain mean that replaces it does too.
 void scale_in_join(const Hook& hook, c10d::GradBucket& bucket, c10d::Reducer& reducer) {
   if (!hook.is_plain_mean()) return;
   const int ranks = torch_port::group_of(reducer)->getSize();
@@ -360,7 +360,7 @@ bool HookSlot::runs_here() const {
 }
 
 at::Tensor HookSlot::result_of(const c10::IValue& value) {
-  // A Python function's, once no thread watches its futures any more.
+  // A Python function's result, when no thread watches its futures any more.
   if (!value.isTensor()) return other()->parseHookResult(value);
   return value.toTensor();
 }

@@ -1,4 +1,4 @@
-// Functional optimizers, and hooks that step behind another hook.
+// Functional optimizers, and hooks that step after another hook.
 #include <ATen/ATen.h>
 
 #include "bindings.h"
@@ -14,7 +14,7 @@ using optim::NamedParameters;
 using optim::Optimizer;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// Let go of with the GIL, wherever the last hook that uses it ends.
+// Is released with the GIL, wherever the last hook that uses it ends.
 std::shared_ptr<py::object> shared(py::object object) {
   return std::shared_ptr<py::object>(new py::object(std::move(object)),
                                      [](py::object* last) {
@@ -98,7 +98,7 @@ void bind_optimizers(py::module_& m) {
   m.def("stepping", &stepping, py::arg("hook"), py::arg("optimizer"), py::arg("parameters"),
         py::arg("all"), py::arg("owns_gradients") = false,
         py::arg("clip_grad_value") = std::nullopt);
-  // For a Reducer that was told that nobody needs gradients, which it can't be untold.
+  // For a Reducer that was told to write no gradients, which cannot be undone.
   m.def("writing_gradients", [](std::shared_ptr<Hook> hook) -> std::shared_ptr<Hook> {
     return std::make_shared<optim::StepHook>(
         std::move(hook), std::make_shared<optim::Plan>(), /*owns_gradients=*/true);

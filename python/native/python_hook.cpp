@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 
-// What a body sees of Comm, for as long as its bucket is under way.
+// The Comm that a body uses, valid as long as its bucket is under way.
 class PythonComm {
  public:
   explicit PythonComm(Comm& comm) : comm_(&comm) {}
@@ -26,7 +26,7 @@ class PythonComm {
   Comm* comm_;
 };
 
-// The one step of `await request`: hands the request out, then ends.
+// The single step of `await request`: returns the request, then ends.
 struct RequestSteps {
   py::object request;
   bool handed_out = false;
@@ -38,7 +38,7 @@ struct RequestSteps {
   }
 };
 
-// Python's exceptions must not leave with threads that do not hold the GIL.
+// Python's exceptions must not reach threads that do not hold the GIL.
 template <class Body>
 auto in_python(const std::string& hook, Body&& body) {
   py::gil_scoped_acquire locked;
@@ -49,7 +49,7 @@ auto in_python(const std::string& hook, Body&& body) {
   }
 }
 
-// One call of a body. Any thread may go on with it, one at a time.
+// One call of a body. Any thread may resume it, one at a time.
 class BodyRun {
  public:
   BodyRun(const std::string& hook, const py::object& body, Bucket bucket, Comm& comm)
@@ -69,14 +69,14 @@ class BodyRun {
     try {
       if (coroutine_) coroutine_->attr("close")();
     } catch (py::error_already_set&) {
-      // It was told to end, and has nobody left to tell.
+      // The coroutine was told to end, so its exception has no recipient.
     }
     coroutine_.reset();
   }
   BodyRun(const BodyRun&) = delete;
   BodyRun& operator=(const BodyRun&) = delete;
 
-  // What it awaits next; none: it has ended, with a result.
+  // Returns the request that it awaits next; none if it has ended, with a result.
   std::optional<Request> go_on() {
     const at::NoGradGuard no_grad;
     return in_python(hook_, [&]() -> std::optional<Request> {
@@ -99,7 +99,7 @@ class BodyRun {
       throw;
     }
   }
-  // Null: the coroutine has ended.
+  // Returns null if the coroutine has ended.
   PyObject* step() {
     PyObject* value = nullptr;
     switch (PyIter_Send(coroutine_->ptr(), Py_None, &value)) {
@@ -221,7 +221,7 @@ void bind_comm(py::module_& m) {
     };
   };
   py::class_<PythonComm, std::shared_ptr<PythonComm>>(
-      m, "Comm", "A hook's way to the other ranks, for one bucket in one step.")
+      m, "Comm", "A hook's connection to the other ranks, for one bucket in one step.")
       .def("rank", [](const PythonComm& comm) { return comm.get().rank(); })
       .def("size", [](const PythonComm& comm) { return comm.get().size(); })
       .def("step", [](const PythonComm& comm) { return comm.get().step(); })

@@ -1,8 +1,8 @@
-// A hook that is written in Python, at work among native ones.
+// Runs a hook that is written in Python among native ones.
 //
-// Vocabulary. The *body* is what the user wrote: an `async def` of a bucket and a comm. A
-// *run* is one call of it, for one bucket. What it awaits is a *request*: a collective that
-// the engine issues when Python has handed it over.
+// Vocabulary. The *body* is the user's code: an `async def` of a bucket and a comm. A *run*
+// is one call of it, for one bucket. A run awaits a *request*: a collective that the engine
+// issues once Python has returned it.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace brigade::python {
 
-// A Python object that any thread may drop. It is left alone once the interpreter is gone.
+// Any thread may drop this. It is not released once the interpreter is gone.
 std::shared_ptr<pybind11::object> shared_object(pybind11::object object);
 
 struct Request {

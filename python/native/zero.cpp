@@ -1,4 +1,4 @@
-// ZeRO: an optimizer with its state spread over the ranks, and the hooks that step it.
+// ZeRO: an optimizer whose state is spread over the ranks, and the hooks that step it.
 #include "brigade/zero.h"
 
 #include <ATen/ATen.h>
@@ -41,7 +41,7 @@ std::shared_ptr<optim::ZeroHook> make_hook(c10d::ProcessGroup& group,
                                owns_gradients);
 }
 
-// What both forms have.
+// Binds what both forms have.
 template <class Class>
 void bind_sharded(Class& bound) {
   using T = typename Class::type;

@@ -51,7 +51,7 @@ TEST(AtomicFile, SaysWhatItCouldNotWriteAndThatNothingHasChanged) {
   }
 }
 
-// No file of this process may be longer, while it lives.
+// While it lives, no file of this process may be longer.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t bytes) {
@@ -71,7 +71,7 @@ class SizeLimit {
   rlimit before_{};
 };
 
-// SIGXFSZ as it comes by default: it would end the process, and leave half a file.
+// With SIGXFSZ's default action the process would end, and leave half a file.
 TEST(AtomicFile, ALimitOfItsSizeIsAnErrorAndLeavesNothing) {
   const TemporaryFolder folder;
   {
@@ -127,7 +127,7 @@ TEST(OutputFolder, IsMadeOrRefusedByName) {
   const TemporaryFolder folder;
   base::check_output_folder(folder.path() + "/a/b", "--out");
   EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);
-  // Left by one of the same number that was killed.
+  // A killed process with the same number left this.
   base::write_whole(folder.path() + "/a/b/probe.part" + std::to_string(getpid()), "");
   base::check_output_folder(folder.path() + "/a/b", "--out");
   EXPECT_EQ(files_in(folder.path() + "/a/b"), 0U);

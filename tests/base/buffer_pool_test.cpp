@@ -25,7 +25,7 @@ TEST(BufferPool, GivesTheSmallestSpareBufferThatIsLargeEnough) {
     EXPECT_EQ(first.numel(), 900);
     EXPECT_EQ(memory_of(first), at_small);
     EXPECT_EQ(memory_of(second), at_large);
-    // A buffer keeps its size, however little of it was taken.
+    // A buffer keeps its size, even if only a part of it was taken.
     pool.give_back(std::move(second));
     EXPECT_EQ(memory_of(pool.take(3000, at::kCPU)), at_large);
   });

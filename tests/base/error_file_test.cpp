@@ -1,4 +1,4 @@
-// What a worker tells its launcher through a file.
+// The error that a worker reports to its launcher through a file.
 #include "base/error_file.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace brigade::testing {
 namespace {
 
-// Where write_error_file() writes, while this lives.
+// While it lives, write_error_file() writes to this path.
 class ErrorFileAt {
  public:
   explicit ErrorFileAt(const std::string& path) {
@@ -98,7 +98,7 @@ TEST(ErrorFile, KeepsTheExitCodeBesideTheKind) {
   EXPECT_EQ(base::read_error_file(path)->exit_code, 2);
 }
 
-// The launcher then has nothing but the text to go by.
+// The launcher then has only the text.
 TEST(ErrorFile, SaysNoKindOfAnErrorThatIsNotOurs) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/error.json";

@@ -30,7 +30,7 @@ std::string said_of(const std::exception_ptr& error, Say say) {
 
 TEST(ExceptionText, HasNoStackTrace) {
   const auto error = torch_error();
-  // Otherwise there would be nothing to leave out.
+  // Otherwise the test would have nothing to check.
   ASSERT_NE(said_of(error, [](auto& e) { return std::string(e.what()); }).find("frame #0"),
             std::string::npos);
   EXPECT_EQ(base::text_of(error), "sizes differ");
@@ -56,7 +56,7 @@ TEST(ExceptionText, AReportNamesTheTypeOfForeignErrorsOnly) {
   EXPECT_EQ(base::report_of(std::out_of_range("at")), "std::out_of_range: at");
 }
 
-// As LibTorch 2.11 puts it together.
+// LibTorch 2.11 builds the text like this.
 TEST(ExceptionText, TheCauseOfNcclsErrorsIsWhatItSaysLast) {
   const std::string first =
       "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage "

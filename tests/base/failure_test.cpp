@@ -34,7 +34,7 @@ TEST(FailureKinds, AreThoseOfTheTypes) {
   EXPECT_EQ(hook.text, "why");
 }
 
-// A program's own words decide nothing, and neither do those of an error of ours.
+// A program's own texts do not decide, and neither do those of our errors.
 TEST(FailureKinds, AreNotGuessedFromTheTextsOfOthersThanLibTorch) {
   const std::string text = "it timed out: Connection closed by peer";
   EXPECT_EQ(cause_of(std::runtime_error(text)).kind, Failure::other);
@@ -75,7 +75,7 @@ TEST(Causes, GoThroughJsonWithAllThatTheyKnow) {
   }
   EXPECT_EQ(base::cause_from_json("rank 1: ouch").text, "rank 1: ouch");
   EXPECT_EQ(base::cause_from_json("{\"kind\": 3}").kind, Failure::other);
-  // What is not UTF-8 does not end in an error about that.
+  // Text that is not UTF-8 does not cause another error.
   EXPECT_EQ(base::cause_from_json(base::to_json({Failure::timeout, 1, "\xff"})).kind,
             Failure::timeout);
 }

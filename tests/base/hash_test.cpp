@@ -5,7 +5,7 @@
 namespace brigade::testing {
 namespace {
 
-// Of xxHash's specification: checkpoints hold them, on every machine.
+// xxHash's specification has these values; checkpoints hold such hashes, on every machine.
 TEST(Hash64, IsXXH64) {
   EXPECT_EQ(base::hash64(""), 0xEF46DB3751D8E999u);
   EXPECT_EQ(base::hash64("a"), 0xD24EC4F1A98C6E5Bu);

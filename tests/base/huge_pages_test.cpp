@@ -20,10 +20,10 @@ using brigade::testing::run_ranks;
 constexpr int64_t kHugePage = 1 << 21;
 constexpr int64_t kLarge = 16 * kHugePage;  // bytes
 
-// What the kernel says of the mapping that the tensor's middle lies in.
+// The kernel's data on the mapping that contains the tensor's middle.
 struct Mapping {
   bool advised = false;    // MADV_HUGEPAGE has been called for it
-  int64_t huge_bytes = 0;  // of it, in huge pages
+  int64_t huge_bytes = 0;  // in huge pages
 };
 Mapping mapping_of(const at::Tensor& tensor) {
   const auto address =
@@ -42,7 +42,7 @@ Mapping mapping_of(const at::Tensor& tensor) {
     words >> word;
     if (word == "AnonHugePages:") {
       words >> mapping.huge_bytes;
-      mapping.huge_bytes *= 1024;  // in kB there
+      mapping.huge_bytes *= 1024;  // the kernel counts in kB
     }
     if (word != "VmFlags:") continue;
     while (words >> word) mapping.advised |= word == "hg";
@@ -56,7 +56,7 @@ bool setting_forbids() {
   return !std::getline(file, setting) || setting.find("[never]") != std::string::npos;
 }
 
-// Whether this kernel can bring pages together that are in use: from Linux 6.1 on.
+// Whether this kernel can merge pages that are in use: Linux 6.1 and later can.
 bool can_collapse() {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE
   void* const memory = std::aligned_alloc(kHugePage, kHugePage);

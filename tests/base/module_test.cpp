@@ -11,7 +11,7 @@ TEST(Module, ThatIsMissingAndOneThatLacksALibraryAreToldApart) {
   EXPECT_EQ(missing.handle, nullptr);
   EXPECT_EQ(missing.reason,
             "its module libnever_built.so is not there (built without a CUDA toolkit?)");
-  // Built beside this program, for a CUDA runtime that nobody has.
+  // This library, built beside the program, needs a CUDA runtime that does not exist.
   const base::Module lacking = base::load_module("needs_cudart");
   EXPECT_EQ(lacking.handle, nullptr);
   EXPECT_THAT(lacking.reason,

@@ -24,7 +24,7 @@ TEST(ValidUtf8, KeepsWhatIsValidAndQuotesTheRest) {
   EXPECT_EQ(valid_utf8("\x80ü"), "\\x80ü");
 }
 
-// JSON's writer throws for what is not valid.
+// JSON's writer throws for text that is not valid.
 TEST(ValidUtf8, WhateverTheBytes) {
   std::mt19937 random(1);
   for (int i = 0; i < 20'000; ++i) {

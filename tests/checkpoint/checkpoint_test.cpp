@@ -1,5 +1,5 @@
-// Whole runs: saved, taken up again, at the same and at another number of ranks; refused
-// when something does not fit, on every rank and with nothing changed.
+// Whole runs: saved and resumed, at the same and at another number of ranks; refused when
+// something does not fit, on every rank and with nothing changed.
 #include "brigade/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ struct Case {
   std::string hook;
   std::string optimizer;
 };
-// Of letters and digits, as GoogleTest wants it.
+// GoogleTest wants only letters and digits.
 std::string name_of(const Case& c) {
   std::string name = c.hook + "_" + c.optimizer;
   for (char& letter : name) letter = std::isalnum(letter) ? letter : '_';
@@ -148,7 +148,7 @@ TEST(Checkpoint, TheProgramsOwnPartsComeBackSharedAndForEachRank) {
     EXPECT_EQ(shared.values.at("epoch"), "4");
     EXPECT_EQ(mine.values,
               (std::map<std::string, std::string>{{"rank", std::to_string(group.rank())}}));
-    // Only what is asked for.
+    // Loads only the parts that are asked for.
     EXPECT_EQ(load_checkpoint(folder.path(), group, std::span(parts).first(1)), 12);
   });
 }
@@ -180,7 +180,7 @@ TEST(Checkpoint, LoadsAtAnotherNumberOfRanks) {
     SmallRun run(group, folder.path(), "int8");
     run.train(5);
     run.save();
-    // The mean of the ranks' errors, as error feedback needs it.
+    // Error feedback needs the mean of the ranks' errors.
     at::Tensor error = run.core().hook()->state().tensors.at("error.in.weight").clone();
     group.all_reduce(error);
     if (group.rank() == 0)
@@ -240,7 +240,7 @@ TEST(Checkpoint, ZeroLoadsAtAnotherNumberOfRanks) {
 
 // ---- what does not fit ------------------------------------------------------------------
 
-// Loads into a run, which must refuse it on every rank for `reason`, and stay as it is.
+// Loads into a run, which must refuse it on every rank for `reason`, and not change.
 void expect_refused_unchanged(const ProcessGroup& group, SmallRun& run,
                               const std::string& reason) {
   const at::Tensor before = run.everything();
@@ -388,7 +388,7 @@ TEST(Checkpoint, AFailedSaveFailsOnEveryRankAndLeavesTheOneBefore) {
     group.barrier();
     EXPECT_EQ(files_in(folder.path()), before);
     EXPECT_EQ(run.load(), 2);
-    // In the commit: where the manifest is to be written there is a folder.
+    // The commit fails because a folder is in the place of the manifest.
     run.train(1);
     const std::string in_its_place = folder.path() + "/manifest.safetensors.partial";
     if (group.rank() == 0) std::filesystem::create_directory(in_its_place);
@@ -432,7 +432,7 @@ TEST(Checkpoint, RanksThatSaveDifferentStepsFindOut) {
 // ---- kills ------------------------------------------------------------------------------
 
 TEST(Checkpoint, ARunKilledTwentyTimesEndsLikeOneThatWasNeverKilled) {
-  // In memory where there is such a folder: a kill does not need a disk, and hundreds of
+  // Uses memory if there is such a folder: a kill does not need a disk, and hundreds of
   // flushes to a busy one take minutes.
   if (::access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
   TemporaryFolder folder;

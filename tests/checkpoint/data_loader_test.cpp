@@ -1,4 +1,4 @@
-// Batches come in the sampler's order, made ahead, and a run taken up gets the rest.
+// Batches are made ahead in the sampler's order, and a resumed run gets the rest.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -82,7 +82,7 @@ TEST(DataLoader, ARunTakenUpGetsTheBatchesThatWereStillToCome) {
     EXPECT_EQ(resumed.epoch(), loader.epoch());
     EXPECT_EQ(resumed.position(), loader.position()) << "ahead of the training loop";
     for (int i = 0; i < 6; ++i) EXPECT_EQ(resumed.next(), loader.next()) << given;
-    // A sampler can take it up as well.
+    // A sampler can be resumed from it as well.
     DistributedSampler sampler(23, 2, 1, {.seed = 5});
     sampler_part(sampler).load({.states = {saved}, .saved_ranks = 2, .ranks = 2})();
     EXPECT_EQ(std::to_string(sampler.position()), saved.values.at("position"));

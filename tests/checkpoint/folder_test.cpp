@@ -1,4 +1,4 @@
-// A checkpoint folder among other jobs, strangers in the store, and slow disks.
+// A checkpoint folder with other jobs, foreign writers in the store, and slow disks.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,8 +56,8 @@ class TwoTrainers {
   std::vector<std::unique_ptr<Command>> ranks_;
 };
 
-// Rank 0's renaming of the manifest takes longer than rank 1's patience. Rank 1 gives up,
-// and what it has written must stay: rank 0 commits it all the same.
+// Rank 0's renaming of the manifest takes longer than rank 1's time limit. Rank 1 fails,
+// but its files must stay, because rank 0 still commits them.
 TEST(CheckpointFolder, ACommitThatOutlastsARanksTimeLimitLosesNothing) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not bear a library that is loaded before its own";
@@ -69,7 +69,7 @@ TEST(CheckpointFolder, ACommitThatOutlastsARanksTimeLimitLosesNothing) {
     TwoTrainers slow(
         folder.path() + "/slow",
         {{"LD_PRELOAD", built_program("../lib/libfault_shim.so")},
-         // Of a build with it; the order of libraries does not matter to the shim.
+         // For builds with ASan: the order of libraries does not matter to the shim.
          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
          {"BRIGADE_TIMEOUT", "3"},
          {"BRIGADE_FAULTS_LOG", log},
@@ -96,7 +96,7 @@ TEST(CheckpointFolder, TwoJobsInOneFolderAreRefused) {
   run_ranks(2, [&](ProcessGroup group) {
     PartState state = some_state();
     const std::vector<CheckpointPart> parts{user_part(state)};
-    // Each rank is a job of its own.
+    // Each rank is a job by itself.
     const ProcessGroup alone = group.new_subgroups(1);
     const auto save = [&] { save_checkpoint(folder.path(), 1, alone, parts); };
     if (group.rank() == 0) {
@@ -110,11 +110,11 @@ TEST(CheckpointFolder, TwoJobsInOneFolderAreRefused) {
       EXPECT_EQ(load_checkpoint(folder.path(), alone, parts), 1) << "reading is for all";
     }
     group.barrier();
-    // Of one job whoever is rank 0 saves: nobody else keeps the folder.
+    // Within a job any rank 0 may save: no other process keeps the folder.
     save_checkpoint(folder.path(), 2, group, parts);
     EXPECT_EQ(load_checkpoint(folder.path(), group, parts), 2);
   });
-  // The lock ends with the process that had it.
+  // The lock ends with its process.
   run_ranks(1, [&](ProcessGroup group) {
     PartState state = some_state();
     save_checkpoint(folder.path(), 3, group, std::vector{user_part(state)});
@@ -130,7 +130,7 @@ TEST(CheckpointFolder, NamesFromTheStoreDoNotBecomePaths) {
     run_ranks(2, [&](ProcessGroup group) {
       PartState state = some_state();
       const std::vector<CheckpointPart> parts{user_part(state, true)};
-      if (group.rank() == 0) {  // a stranger, who speaks as rank 0 would
+      if (group.rank() == 0) {  // a foreign writer that acts as rank 0
         group.gather_texts("saving a checkpoint", "+" + text);
         return;
       }

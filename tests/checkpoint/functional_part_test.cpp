@@ -1,5 +1,5 @@
-// Brigade's own optimizers in a checkpoint: a run whose optimizer steps in the backward
-// pass, saved and taken up again.
+// Brigade's own optimizers in a checkpoint: a run with an optimizer that steps in the
+// backward pass, saved and resumed.
 #include <gtest/gtest.h>
 
 #include "brigade/optim.h"
@@ -15,7 +15,7 @@ constexpr int kRows = 24;
 
 class OverlappedRun {
  public:
-  // Takes up the checkpoint in `folder`, if there is one.
+  // Resumes from the checkpoint in `folder`, if there is one.
   OverlappedRun(const ProcessGroup& group, const std::string& folder,
                 const std::string& optimizer, const std::string& hook = "int8",
                 int64_t width = 24)
@@ -40,11 +40,11 @@ class OverlappedRun {
       const at::Tensor all =
           torch::sin(torch::arange(kRows * 16).view({kRows, 16}) * (0.3 + 0.1 * step_));
       const at::Tensor mine = all.chunk(group_.size())[group_.rank()];
-      net_->eval();  // no dropout: this is not about generators
+      net_->eval();  // no dropout: this does not test generators
       torch::mse_loss(ddp_->forward(mine), mine.narrow(1, 0, 4)).backward();
     }
   }
-  // What the future depends on; of the hook, what is equal on all ranks.
+  // All that the run's future depends on; of the hook's state, what is equal on all ranks.
   std::vector<at::Tensor> everything() {
     std::vector<at::Tensor> all;
     for (const char* part : {"model", "optimizer"}) {

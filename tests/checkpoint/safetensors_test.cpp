@@ -1,4 +1,4 @@
-// The file format: what is written comes back, here and in Python; what is not whole is
+// The file format: written data can be read back, here and in Python; incomplete files are
 // refused; a kill, or a full disk, leaves the last good file.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ const std::vector<at::ScalarType> kAllDtypes{at::kBool,
                                              at::kFloat8_e5m2fnuz,
                                              at::kFloat8_e8m0fnu};
 
-// The bytes 0, 1, 0, 1 … seen as the dtype: a valid value of every one.
+// The bytes 0, 1, 0, 1 … seen as the dtype: every such value is valid.
 at::Tensor pattern(at::ScalarType dtype, std::vector<int64_t> shape) {
   at::Tensor tensor = at::empty(shape, dtype);
   auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
@@ -205,7 +205,7 @@ TEST(Safetensors, AnyByteThatChangedIsNoticed) {
       save_safetensors(path, content);
       const std::string good = read_bytes(path);
       for (size_t place = 0; place < good.size(); ++place) {
-        // Every bit, and what becomes a blank, a digit, a quote or a bracket.
+        // Flips each bit, and makes blanks, digits, quotes and brackets.
         for (const int flip : {1, 2, 4, 8, 16, 32, 64, 128, 0xff, 0x29, 0x2a, 0x2d, 0x12}) {
           std::string bad = good;
           bad[place] = static_cast<char>(bad[place] ^ flip);
@@ -213,7 +213,7 @@ TEST(Safetensors, AnyByteThatChangedIsNoticed) {
           const std::string why = refusal(path);
           ASSERT_NE(why, "it was accepted") << "byte " << place << " ^ " << flip;
           ASSERT_TRUE(why.starts_with(path + ": ")) << why;
-          // JSON's writer throws for what is not UTF-8.
+          // JSON's writer throws for text that is not UTF-8.
           ASSERT_NO_THROW(nlohmann::json(why).dump()) << "byte " << place << " ^ " << flip;
         }
       }
@@ -315,7 +315,7 @@ TEST(Safetensors, AHugeHeaderLengthIsRefusedWithoutAllocatingIt) {
 
 // ---- kills and full disks ---------------------------------------------------------------
 
-// Calls `body` in a child; gives its exit code, or minus the signal that ended it.
+// Calls `body` in a child. Returns its exit code, or minus the signal that ended it.
 int in_child(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -368,8 +368,7 @@ TEST(Safetensors, AFullDiskLeavesTheLastGoodFileWhole) {
   const std::string path = folder.path() + "/file";
   run_ranks(1, [&](ProcessGroup) {
     at::set_num_threads(1);
-    // A file system of 768 KiB that only this child sees: one file of 512 KiB fits, not
-    // two.
+    // Only this child sees this file system of 768 KiB: one file of 512 KiB fits, not two.
     const int code = in_child([&] {
       if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
           mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=768k") != 0) {
@@ -387,7 +386,7 @@ TEST(Safetensors, AFullDiskLeavesTheLastGoodFileWhole) {
                 ? 0
                 : 6);
     });
-    // Without the right to mount, the limit of the test above stands for the full disk.
+    // Without the right to mount, the test above stands in, with its size limit.
     EXPECT_TRUE(code == 0 || code == 5) << code;
   });
 }
@@ -417,7 +416,7 @@ TEST(Safetensors, AKillAtAnyMomentLeavesTheLastGoodFile) {
       char none;
       EXPECT_EQ(read(begun[0], &none, 1), 0);
       close(begun[0]);
-      // A slow machine begins to write later: longer as long as no kill has met a write.
+      // A slow machine begins to write later: kills come later until one hits a write.
       const int patience = killed_early > 0 ? 1 : 1 + attempt / 15;
       usleep(static_cast<useconds_t>(attempt * 53 % 5000 * patience));
       kill(child, SIGKILL);

@@ -1,5 +1,5 @@
-// Schedules of the library keep nothing: the step that a checkpoint has is all that a run
-// needs to go on with the right rates.
+// Schedules of the library keep no state: with the step in the checkpoint a run goes on
+// with the right rates.
 #include <gtest/gtest.h>
 
 #include "brigade/optim.h"

@@ -1,5 +1,5 @@
-// A training run with everything in it that a checkpoint must bring back: several buckets,
-// buffers, dropout, an optimizer with state, a hook with errors, a sampler.
+// A training run with everything that a checkpoint must restore: several buckets, buffers,
+// dropout, an optimizer with state, a hook with errors, a sampler.
 #pragma once
 #include <torch/torch.h>
 
@@ -48,8 +48,8 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
 
 class SmallRun {
  public:
-  // Takes up the checkpoint in `folder`, if there is one. The optimizers "zero" (behind the
-  // hook) and "reduce_scatter" (instead of one) are ZeRO's.
+  // Resumes from the checkpoint in `folder`, if there is one. The optimizers "zero" (after
+  // the hook) and "reduce_scatter" (in place of one) are ZeRO's.
   SmallRun(ProcessGroup group, std::string folder, const std::string& hook,
            const std::string& optimizer = "adam", int64_t width = 24)
       : group_(std::move(group)),

@@ -1,7 +1,7 @@
-// trainer FOLDER STEPS KILLS SEED: five small runs, one a hook, step by step side by side,
-// each with checkpoints of its own. In each of its first KILLS attempts one of the ranks
-// kills itself, at a step and in a phase that SEED chooses. Each rank says at the end what
-// became of its runs.
+// trainer FOLDER STEPS KILLS SEED: runs five small trainings in turns, each with another
+// hook and its own checkpoints. In each of its first KILLS attempts one of the ranks kills
+// itself, at a step and in a phase that SEED chooses. Each rank reports at the end how far
+// its runs came.
 #include <signal.h>
 
 #include <cinttypes>
@@ -25,7 +25,7 @@ struct Kill {
   int microseconds = 0;
 };
 
-// Later attempts die later, so that all get somewhere.
+// Later attempts die later, so that every run makes progress.
 Kill plan(int attempt, int kills, int64_t steps, unsigned seed) {
   std::mt19937 random(seed * 1000 + static_cast<unsigned>(attempt));
   Kill kill;

@@ -21,7 +21,7 @@ struct Row {
   int64_t block;
   double relative;  // the error's bound, as a share of the largest magnitude
   int64_t (*bytes)(int64_t elements);
-  int64_t codes_of = 1;  // values whose codes come together
+  int64_t codes_of = 1;  // values that are coded together
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
@@ -71,8 +71,8 @@ class CodecContract : public ::testing::TestWithParam<Row> {
     const int64_t chunk = chunk_for(values.numel());
     return decode(*codec, encode(*codec, values, chunk, scale), chunk, values.numel());
   }
-  // Calls check(pattern, values, chunk): values fill the chunk, leave a tail, or leave
-  // whole blocks.
+  // Calls check(pattern, values, chunk) with values that fill the chunk, leave a tail, or
+  // leave whole blocks empty.
   template <class Check>
   void for_all(Check check) const {
     for (const Pattern& pattern : patterns()) {
@@ -120,7 +120,7 @@ TEST_P(CodecContract, AtenGivesTheKernelsBytesAndValues) {
     if (codec->takes_residual()) residual_aten = residual.clone();
     const at::Tensor wire = encode(*codec, x, chunk, 1.0 / 3, residual);
     const at::Tensor wire_aten = encode(*aten, x, chunk, 1.0 / 3, residual_aten);
-    if (pattern.finite) {  // elsewhere NaN payloads may differ
+    if (pattern.finite) {  // otherwise NaN payloads may differ
       ASSERT_TRUE(at::equal(wire, wire_aten))
           << (wire != wire_aten).nonzero().slice(0, 0, 9);
     }
@@ -156,7 +156,7 @@ TEST_P(CodecContract, ReduceEncodesTheMeanOfItsOwnAndTheMessages) {
     const double top = expected.abs().max().item<double>() / 3;
     EXPECT_LE((mean - expected / 3).abs().max().item<double>(),
               top * GetParam().relative * 1.001);
-    // Nothing is lost: what the mean lacks is in the residual, times the divisor.
+    // No error is lost: the residual holds what the mean lacks, times the divisor.
     if (now.defined()) {
       EXPECT_LE((mean * 3 + now - expected).abs().max().item<double>(), 1e-5);
     }

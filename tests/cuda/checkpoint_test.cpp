@@ -11,7 +11,7 @@ namespace {
 
 const Shapes kRunShapes{{64, 64}, {700}, {40, 30}};
 
-// Gradients are given, and so the same on both devices; int8 sends the same bytes.
+// Gradients are given, so they are equal on both devices; int8 sends the same bytes.
 class TrainingRun {
  public:
   TrainingRun(const ProcessGroup& group, const std::string& folder, at::Device device)
@@ -37,7 +37,7 @@ class TrainingRun {
   void save(const std::string& folder) { save_checkpoint(folder, step_, group_, parts()); }
   int64_t step() const { return step_; }
 
-  // Weights, moments and what int8 owes, on the CPU.
+  // Weights, moments and int8's residuals, on the CPU.
   std::map<std::string, at::Tensor> everything() {
     std::map<std::string, at::Tensor> all;
     for (const CheckpointPart& part : parts())
@@ -87,7 +87,7 @@ TEST_P(CudaCheckpoint, OfOneDeviceGoesOnOnTheOther) {
     second.train(2);
     const auto expected = first.everything(), got = second.everything();
     ASSERT_EQ(got.size(), expected.size());
-    EXPECT_GT(got.size(), 3 * kRunShapes.size());  // weights, two moments, and what is owed
+    EXPECT_GT(got.size(), 3 * kRunShapes.size());  // weights, two moments, residuals
     for (const auto& [name, tensor] : expected) {
       ASSERT_TRUE(got.contains(name)) << name;
       EXPECT_TRUE(at::allclose(got.at(name), tensor, 1e-5, 1e-6)) << name;

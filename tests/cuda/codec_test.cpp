@@ -18,7 +18,7 @@ const MakeCodec kCodecs[] = {make_fp16_codec,         make_bf16_codec,
                              make_int8_codec,         make_int4_codec,
                              make_affine_block_codec, make_affine_tensor_codec};
 
-// On the device, `offset` floats behind an address that 16 divides.
+// Copies to the device, to an address `offset` floats behind a multiple of 16.
 at::Tensor on_gpu(const at::Tensor& values, int64_t offset) {
   at::Tensor room = at::empty({values.numel() + offset}, values.options().device(kGpu));
   room = room.narrow(0, offset, values.numel());
@@ -36,7 +36,7 @@ bool same_bits(const at::Tensor& gpu, const at::Tensor& cpu) {
       .item<bool>();
 }
 
-// A sum keeps either of two NaNs, and the plain casts carry it over.
+// A sum may keep either of two NaNs, and the plain casts pass it on.
 bool same_message(const Codec& codec, const at::Tensor& gpu, const at::Tensor& cpu) {
   if (codec.takes_residual()) return at::equal(gpu.cpu(), cpu);
   const auto dtype = codec.name() == "fp16" ? at::kHalf : at::kBFloat16;
@@ -52,7 +52,7 @@ int64_t chunk_for(const Codec& codec, int64_t size) {
   return (size + codec.block() - 1) / codec.block() * codec.block();
 }
 
-// Of the owner of a chunk, who has got `wire` from each of the others.
+// Checks the sum of a chunk's owner, who got `wire` from each of the others.
 void expect_the_cpus_reduction(const Codec& codec, const at::Tensor& values, int64_t chunk,
                                int64_t offset, int ranks, const at::Tensor& wire,
                                const at::Tensor& lost, const at::Tensor& gpu_lost) {
@@ -126,7 +126,7 @@ void compare_everything() {
         }
       }
     }
-    if (std::getenv("BRIGADE_IN_PROCESS")) continue;  // a checker of memory is slow
+    if (std::getenv("BRIGADE_IN_PROCESS")) continue;  // memory checkers are slow
     const at::Tensor many = at::randn({(int64_t{1} << 24) + 77});
     ASSERT_NO_FATAL_FAILURE(expect_the_cpus_bytes(
         *codec, many, chunk_for(*codec, many.numel()), 0,
@@ -141,8 +141,8 @@ TEST(CudaCodec, TheKernelsGiveTheBytesOfTheCpu) {
   });
 }
 
-// A run of values of every size up to kMost, one behind the other in one memory, each at an
-// odd place; and so their messages.
+// Runs of values of every size up to kMost, one behind the other in one memory, each at an
+// odd address; and their messages.
 struct Runs {
   static constexpr int64_t kMost = 4097;
   std::vector<int64_t> begins, messages;
@@ -211,7 +211,7 @@ TEST(CudaCodec, EverySizeUpToSomeBlocksGivesTheBytesOfTheCpu) {
   });
 }
 
-// The kernels whose threads share memory, for a checker of races.
+// Runs the kernels whose threads share memory, for a checker of races.
 TEST(CudaCodecShared, OneBlockForAllValuesIsThatOfTheCpu) {
   testing::run_alone_on_cuda([] {
     ASSERT_TRUE(cuda_kernels(kGpu)) << *why_no_cuda_kernels(kGpu);

@@ -42,7 +42,7 @@ std::vector<at::Tensor> train(DistributedDataParallel<testing::BagImpl>& ddp,
   return gradients;
 }
 
-// Value by value, in float32, on the CPU.
+// Computes value by value, in float32, on the CPU.
 at::Tensor mean_on_cpu(const std::vector<int64_t>& shape, int ranks, int64_t step,
                        size_t index) {
   at::Tensor sum = testing::coefficient(shape, at::kFloat, 0, step, index).clone();
@@ -66,7 +66,7 @@ TEST_P(CudaHooks, EveryHookAveragesAndAgreesWithAnyNumberOfBuckets) {
           shapes.push_back({33 + index, 41});
         DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
                                     {.bucket_cap_mb = testing::kOneBucketEach});
-        // The Reducer's first pass may have one bucket for all; then it makes its own.
+        // The Reducer may use one bucket in its first pass, before it makes the final ones.
         train(ddp, coefficients_on_gpu(shapes, group.rank(), 0, c.kind));
         ddp->set_hook(make_hook(c.spec));
         for (int64_t step = 0; step < 4; ++step) {
@@ -140,14 +140,14 @@ TEST_P(CudaHooks, ACheckpointInTheMiddleChangesNoBit) {
   });
 }
 
-// Exact, int8, exact, int4, a window each: after an exact step nothing is owed.
+// The windows are exact, int8, exact, int4; after an exact step no residual is carried.
 TEST_P(CudaHooks, AutoIsFollowedByAllRanksAndPaysWhatItOwes) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {
     const Shapes shapes{{40, 30}, {30}, {17, 23}, {300}};
     DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
                                 {.bucket_cap_mb = testing::kOneBucketEach});
     ddp->set_hook(testing::scripted_auto(group));
-    std::vector<at::Tensor> sums;  // of what came out, less what should have
+    std::vector<at::Tensor> sums;  // the results' sum, less the expected one
     for (const auto& shape : shapes) sums.push_back(at::zeros(shape, at::kDouble));
     for (int64_t step = 0; step < 4 * kAutoWindow; ++step) {
       SCOPED_TRACE(step);
@@ -176,7 +176,7 @@ HookState moved(HookState state, at::Device device) {
   return state;
 }
 
-// A checkpoint is read into host memory, and so comes what another rank hands over.
+// A checkpoint is read into host memory, and so is state from another rank.
 TEST_P(CudaHooks, StateOfOneDeviceLoadsOnTheOther) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {
     const Shapes shapes{{64, 64}, {700}, {40, 30}};
@@ -221,7 +221,7 @@ TEST_P(CudaHooks, FixedGivesTheBitsOfTheSumOnTheCpu) {
     run_cuda_ranks(
         GetParam(),
         [](ProcessGroup group) {
-          // The second is longer than a segment.
+          // The second tensor is longer than a segment.
           const Shapes shapes{{17, 23}, {(1 << 21) + 77}, {1}, {30, 30}};
           for (const double megabytes : {testing::kOneBucketEach, 64.0}) {
             DistributedDataParallel ddp(bag_on_gpu(shapes, at::kFloat), group,
@@ -242,8 +242,8 @@ TEST_P(CudaHooks, FixedGivesTheBitsOfTheSumOnTheCpu) {
   }
 }
 
-// A device mesh's groups may have any ranks of a host: what is made from them uses the
-// device that the program has chosen, not the one of a place in the group.
+// A device mesh's groups may have any ranks of a host. Groups made from them use the device
+// that the program has chosen, not the one of their position in the group.
 TEST(CudaGroups, OnesMadeFromAWrappedGroupUseTheCurrentDevice) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
@@ -292,7 +292,7 @@ TEST_P(CudaHooks, AnOptimizerInTheBackwardPassStepsAsItDoesAfterIt) {
   });
 }
 
-// Each rank trains by itself and they meet: parameters, averagers and DiLoCo's exchanges
+// Each rank trains locally, then they average: parameters, averagers and DiLoCo's exchanges
 // are on the GPU.
 TEST_P(CudaHooks, RanksThatMeetRarelyEndWithTheSameBits) {
   run_cuda_ranks(GetParam(), [](ProcessGroup group) {

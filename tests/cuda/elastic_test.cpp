@@ -1,5 +1,5 @@
-// Elastic training over NCCL: a rank dies, its peers' communicators are aborted, and new
-// ones are made. The ranks share one GPU. Skipped where there is none.
+// Elastic training over NCCL: a rank dies, the others abort their communicators and make
+// new ones. The ranks share one GPU. Skipped without one.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 namespace brigade {
 namespace {
 
-// NCCL takes the ranks for as many hosts.
+// NCCL then takes the ranks for ranks of different hosts.
 constexpr const char* kOnOneGpu =
     "#!/bin/sh\nexport NCCL_HOSTID=host$BRIGADE_ELASTIC_WORKER NCCL_SOCKET_IFNAME=lo "
     "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1\nexec ";
@@ -43,7 +43,7 @@ TEST(ElasticOverNccl, TheSurvivorGoesOnWithoutARankThatDies) {
 
 TEST(ElasticOverNccl, SurvivorsMakeNewCommunicatorsWithAReplacement) {
   if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU on this machine";
-  // PowerSGD's state is on the device, and a newcomer's is not at first.
+  // PowerSGD's state is on the device, but a newcomer's is not at first.
   for (const std::string hook : {"none", "powersgd:rank=2,min_rate=0.1,start=2"}) {
     SCOPED_TRACE(hook);
     const Outcome outcome = train_on_gpu(

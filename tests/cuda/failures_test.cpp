@@ -1,4 +1,4 @@
-// What goes wrong on a device comes out of backward(), on every rank, in time.
+// A failure on a device comes out of backward(), on every rank, in time.
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -32,8 +32,8 @@ struct Failure {
   seconds after;
 };
 
-// Trains until it fails, waiting for the device in every step as a program does that prints
-// its loss.
+// Trains until it fails. Waits for the device in every step, as a program that prints its
+// loss does.
 Failure train_until_failure(BagDdp& ddp, const std::function<void(int step)>& before_step) {
   const auto inputs = testing::coefficients_on_gpu(kShapes, 0, 0);
   const auto began = std::chrono::steady_clock::now();
@@ -51,8 +51,8 @@ Failure train_until_failure(BagDdp& ddp, const std::function<void(int step)>& be
   return {"no failure", seconds(0)};
 }
 
-// The ranks meet over Gloo, and train over NCCL, which a failure breaks. At the end they
-// meet again, unless one is lost by then.
+// The ranks use Gloo for the test and train over NCCL, which a failure breaks. At the end
+// they wait for each other, unless one is lost by then.
 void run_to_failure(const std::function<void(ProcessGroup over_nccl)>& body,
                     bool all_come_to_the_end = true) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
@@ -87,7 +87,7 @@ TEST_P(CudaFailures, ARankThatStaysAwayIsNamedWithinTheLimit) {
                 AllOf(HasSubstr("rank 0: hook '"), HasSubstr("step "),
                       HasSubstr("time limit of 4000 ms"), HasSubstr("rank 1")));
     EXPECT_LE(failure.after, 2 * kLimit + seconds(8));
-    // Nothing is left that would hold up the device.
+    // No leftover work holds up the device.
     EXPECT_EQ(at::ones({5}, kGpu).sum().item<float>(), 5);
     EXPECT_THROW(ddp->forward(testing::coefficients_on_gpu(kShapes, 0, 0)), HookError);
   });
@@ -110,13 +110,13 @@ TEST_P(CudaFailures, AHookThatThrowsOnOneRankFailsOnAll) {
   });
 }
 
-// NCCL itself says nothing of a rank that is gone, and waits.
+// NCCL itself does not report a rank that is gone, and waits.
 TEST_P(CudaFailures, ARankThatIsKilledIsNamedWithinTheLimit) {
   const auto body = [](ProcessGroup group) {
     BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
     ddp->set_hook(make_hook(GetParam()));
     const Failure failure = train_until_failure(ddp, [&](int step) {
-      if (step == 5 && group.rank() == 1) _exit(0);  // without a word, as if killed
+      if (step == 5 && group.rank() == 1) _exit(0);  // no notice, as if killed
     });
     EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 0: hook '"), HasSubstr("step ")));
     EXPECT_EQ(failure.text.find("frame #"), std::string::npos) << failure.text;
@@ -126,15 +126,15 @@ TEST_P(CudaFailures, ARankThatIsKilledIsNamedWithinTheLimit) {
   run_to_failure(body, /*all_come_to_the_end=*/false);
 }
 
-// Without a word, as if killed; but not in the middle of a kernel: under MPS that takes the
-// memory of the others away, too.
+// Ends without notice, as if killed, but not in the middle of a kernel: under MPS that
+// takes the memory of the others away, too.
 void leave() {
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(kGpu.index());
   _exit(0);
 }
 void oversleep() { std::this_thread::sleep_for(kLimit + seconds(4)); }
 
-// The second station's communicator is made in the first step, when a bucket comes there.
+// The second station's communicator is made in the first step, by its first bucket.
 void expect_failure_between_stations(void (*stop)(), bool all_come_to_the_end) {
   const auto body = [=](ProcessGroup group) {
     BagDdp ddp(bag_on_gpu(kShapes, at::kFloat), group, {.bucket_cap_mb = 1});
@@ -169,7 +169,7 @@ void expect_phrase(const std::string& text, const std::string& phrase,
   EXPECT_EQ(base::classify(text), kind) << text;
 }
 
-// What a collective of two ranks over NCCL throws.
+// The text that a collective of two ranks over NCCL throws.
 std::string text_of_all_reduce(const ProcessGroup& group) {
   try {
     for (int step = 0; step < 100; ++step) {
@@ -191,7 +191,7 @@ TEST(CudaForeignPhrases, NcclSaysThatItsCommunicatorWasAborted) {
   });
 }
 
-// The device waits for it meanwhile, until the communicator is aborted.
+// Meanwhile the device waits for that rank, until the communicator is aborted.
 TEST(CudaForeignPhrases, NcclSaysThatARankIsGone) {
   const auto body = [](ProcessGroup group) {
     if (group.rank() == 1) leave();
@@ -212,7 +212,7 @@ TEST(CudaForeignPhrases, NcclSaysThatARankIsGone) {
   run_to_failure(body, /*all_come_to_the_end=*/false);
 }
 
-// Stops its rank where that is to learn how it reaches NCCL's others.
+// Stops its rank when it asks for the address of NCCL's other ranks.
 class StoreThatStops : public c10d::PrefixStore {
  public:
   StoreThatStops(c10::intrusive_ptr<c10d::Store> store, void (*stop)())
@@ -226,7 +226,7 @@ class StoreThatStops : public c10d::PrefixStore {
   void (*const stop_)();
 };
 
-// NCCL itself waits for ever for a rank that came and then does not connect.
+// NCCL itself waits for ever for a rank that joins and then does not connect.
 void expect_failure_to_connect(void (*stop)(), bool all_come_to_the_end) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
     GTEST_SKIP() << "no NVIDIA GPU on this machine";
@@ -251,7 +251,7 @@ void expect_failure_to_connect(void (*stop)(), bool all_come_to_the_end) {
         }
         EXPECT_THAT(text, HasSubstr("NCCL has not connected the ranks within"));
         EXPECT_LE(std::chrono::steady_clock::now() - began, kLimit + seconds(4));
-        // The device is not held up by it.
+        // The device is not held up.
         EXPECT_EQ(at::ones({5}, kGpu).sum().item<float>(), 5);
         if (all_come_to_the_end) hosts.barrier();
       },
@@ -266,15 +266,14 @@ TEST(CudaConnecting, ARankThatSleepsWhileNcclConnectsIsAnErrorWithinTheLimit) {
   expect_failure_to_connect(oversleep, /*all_come_to_the_end=*/true);
 }
 
-// Functions of the CUDA runtime, which LibTorch's CUDA part has brought along.
+// Calls functions of the CUDA runtime, which came with LibTorch's CUDA part.
 template <class Function>
 Function runtime(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 constexpr int kGlobal = 0, kRelaxed = 2;  // cudaStreamCaptureMode
 
-// While it lives, the current stream is one of its own, which can be recorded as a CUDA
-// graph.
+// While it lives, the current stream is a fresh one, which can be recorded as a CUDA graph.
 class Recording {
  public:
   Recording() : stream_(cuda_.getStreamFromGlobalPool(kGpu, false)) {}
@@ -282,7 +281,7 @@ class Recording {
     const auto begin = runtime<int (*)(void*, int)>("cudaStreamBeginCapture");
     EXPECT_EQ(begin(handle(), mode), 0);
   }
-  // The runtime's error; 0: the graph is whole.
+  // Returns the runtime's error, or 0 if the graph is complete.
   int end() const {
     void* graph = nullptr;
     const int error =
@@ -297,7 +296,7 @@ class Recording {
   c10::StreamGuard stream_;
 };
 
-// What `body` throws while it is recorded.
+// The text that `body` throws while it is recorded.
 std::string refusal_of(const Recording& recording, const std::function<void()>& body) {
   recording.begin(kRelaxed);
   std::string refusal;
@@ -326,14 +325,14 @@ TEST(CudaGraphs, APassThatIsRecordedIsRefused) {
     EXPECT_THAT(refusal,
                 AllOf(HasSubstr("recorded as a CUDA graph"),
                       HasSubstr("keep forward() and backward() out of the graph")));
-    // Nothing is broken by it.
+    // The model still works.
     ddp->zero_grad();
     ddp->forward(inputs).backward();
     EXPECT_TRUE(ddp->module()->parameters_in_order[0].grad().defined());
   });
 }
 
-// The model is wrapped on the stream that is recorded, so that the pass comes to the hook.
+// The model is wrapped on the recorded stream, so that the pass reaches the hook.
 TEST(CudaGraphs, ABackwardPassThatIsRecordedAloneIsRefusedByTheHook) {
   run_to_failure([](ProcessGroup group) {
     const Recording recording;
@@ -353,7 +352,7 @@ TEST(CudaGraphs, ABackwardPassThatIsRecordedAloneIsRefusedByTheHook) {
   });
 }
 
-// The engine's watcher asks about events of another stream all the while.
+// Meanwhile the engine's thread for time limits queries events of another stream.
 TEST(CudaGraphs, ARecordingBesideAReductionIsNotDisturbed) {
   run_to_failure([](ProcessGroup group) {
     const Shapes shapes{{64, 64}};

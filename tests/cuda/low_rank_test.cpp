@@ -67,7 +67,7 @@ TEST(CudaLowRank, ProductsAreThoseInDouble) {
           distance(rebuilt, p.to(at::kDouble).bmm(back.to(at::kDouble).transpose(1, 2))),
           1e-6);
 
-      // What was left out is fed back, with its last approximation taken off on the way.
+      // The error is fed back, less its last approximation, in the same pass.
       std::vector<low_rank::Residual> kept(static_cast<size_t>(batch));
       low_rank::Matrices fed_back = matrices(m, p, q);
       at::Tensor owed = at::zeros_like(exact_m);
@@ -104,7 +104,7 @@ TEST(CudaLowRank, ColumnsBecomeOrthonormal) {
             << rows << " x " << rank;
       }
     }
-    // A column that depends on others, or is zero, becomes zero; one with NaN is NaN.
+    // A column that depends on others, or is zero, becomes zero; one with NaN becomes NaN.
     at::Tensor batch = random({1, 100, 3});
     batch.select(2, 1).copy_(batch.select(2, 0) * 3);
     batch.select(2, 2).zero_();
@@ -117,7 +117,7 @@ TEST(CudaLowRank, ColumnsBecomeOrthonormal) {
   });
 }
 
-// More of each shape than a launch takes, and of two shapes: each ends by itself.
+// There are more matrices of each of two shapes than one launch takes.
 TEST(CudaLowRank, AStepThatIsLostIsTakenBack) {
   run_alone_on_cuda([] {
     at::manual_seed(9);

@@ -1,5 +1,5 @@
-// Real ranks with CUDA tensors. They share one GPU: NCCL takes them for as many hosts.
-// Skipped where there is no GPU.
+// Real ranks with CUDA tensors. They share one GPU, and NCCL takes them for ranks of
+// different hosts. Skipped without a GPU.
 #pragma once
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -15,12 +15,12 @@
 
 namespace brigade::testing {
 
-// The test program does not link LibTorch's CUDA part: it must start where there is none.
+// The test program must start without CUDA, so it does not link LibTorch's CUDA part.
 inline void load_cuda(int rank) {
   const std::string host = "host" + std::to_string(rank);
   setenv("NCCL_HOSTID", host.c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  // Under MPS there are few by default, and streams would wait for each other.
+  // Under MPS the default is small, and streams would wait for each other.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 0);
   for (const char* off : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"})
     setenv(off, "1", 1);
@@ -28,7 +28,7 @@ inline void load_cuda(int rank) {
     throw std::runtime_error(dlerror());
 }
 
-// Of the tests that could go on for ever.
+// For tests that could run any number of steps.
 inline int steps_of_a_test() {
   const char* steps = std::getenv("BRIGADE_CUDA_STEPS");
   return steps ? std::max(1, std::atoi(steps)) : 32;
@@ -37,8 +37,8 @@ inline std::chrono::seconds wall_of_a_test() {
   return std::chrono::seconds(280) * std::max(1, (steps_of_a_test() + 31) / 32);
 }
 
-// Runs `body` with a group of CUDA ranks over the backend, of which `a_host` count as ranks
-// of one host.
+// Runs `body` with a group of CUDA ranks over the backend; each `a_host` of them count as
+// ranks of one host.
 inline void run_cuda_ranks(const std::string& backend,
                            const std::function<void(ProcessGroup)>& body, int ranks = 2,
                            std::optional<int> a_host = std::nullopt) {
@@ -58,7 +58,7 @@ inline void run_cuda_ranks(const std::string& backend,
             {.timeout = std::chrono::seconds(60), .wall = wall_of_a_test()});
 }
 
-// Runs `body` in one process of its own; in this one with BRIGADE_IN_PROCESS, for
+// Runs `body` in a separate process, or in this one with BRIGADE_IN_PROCESS, for
 // compute-sanitizer, which does not follow a fork.
 inline void run_alone_on_cuda(const std::function<void()>& body) {
   if (!std::filesystem::exists("/dev/nvidiactl"))
@@ -85,7 +85,7 @@ inline std::shared_ptr<BagImpl> bag_on_gpu(const Shapes& shapes, at::ScalarType 
 
 using BagDdp = DistributedDataParallel<BagImpl>;
 
-// What every parameter's gradient is, on this rank, in a step.
+// The gradients of all parameters, on this rank, in a step.
 inline std::vector<at::Tensor> coefficients_on_gpu(const Shapes& shapes, int rank,
                                                    int64_t step, Gradients kind = {}) {
   std::vector<at::Tensor> list;

@@ -19,10 +19,10 @@ const char* const kSpecs[] = {
     "sgd:lr=0.1",
     "sgd:lr=0.1,momentum=0.9,dampening=0.5,weight_decay=0.01",
     "sgd:lr=0.1,momentum=0.9,nesterov=1,maximize=1",
-    "rmsprop:lr=0.01",  // has no kernel of its own
+    "rmsprop:lr=0.01",  // has no kernel
 };
 
-// Of odd sizes, empty, not contiguous, and enough for several launches.
+// Makes some of odd sizes, empty or not contiguous, and enough for several launches.
 std::vector<at::Tensor> make_parameters(at::ScalarType dtype) {
   at::manual_seed(1);
   std::vector<at::Tensor> list;
@@ -34,7 +34,7 @@ std::vector<at::Tensor> make_parameters(at::ScalarType dtype) {
   return list;
 }
 
-// As they lie in a bucket: one behind the other, whatever that does to alignment.
+// Puts gradients one behind the other, as in a bucket, whatever their alignment becomes.
 std::vector<at::Tensor> make_gradients(const std::vector<at::Tensor>& parameters,
                                        int64_t step) {
   at::manual_seed(static_cast<uint64_t>(100 + step));
@@ -64,7 +64,7 @@ TEST(CudaOptimizers, ManyAtOnceAreTheBitsOfOneByOneAndTheNumbersOfTheCpu) {
           const auto gradients = make_gradients(together, step);
           std::vector<ParameterStep> steps;
           for (size_t i = 0; i < together.size(); ++i) {
-            // Those that begin later count other steps.
+            // Parameters that begin later have other step counts.
             if (i % 7 == 3 && step < 2) continue;
             steps.push_back({together[i], gradients[i]});
             single->step_param(alone[i], gradients[i]);
@@ -122,7 +122,7 @@ double norm_of(const std::vector<at::Tensor>& parameters) {
   return std::sqrt(squares);
 }
 
-// Buckets end on streams of their own; the norm is that of all.
+// Buckets end on different streams; the norm is that of all of them.
 TEST(CudaOptimizers, InTheBackwardPassTheyClipByTheNormOfAllBuckets) {
   for (const char* backend : {"nccl", "gloo"}) {
     testing::run_cuda_ranks(backend, [](ProcessGroup group) {

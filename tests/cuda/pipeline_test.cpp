@@ -1,4 +1,4 @@
-// Lanes that overlap on the device: many buckets, delays, streams of the program's own.
+// Lanes that overlap on the device: many buckets, delays, streams of the program.
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -42,7 +42,7 @@ at::Tensor train_step(BagDdp& ddp, const std::vector<at::Tensor>& inputs) {
   return at::cat(flat);
 }
 
-// Of what all ranks got, against the exact mean, in units of a rank's gradients.
+// The error of the results, against the exact mean, in units of a rank's gradients.
 double error_of(const at::Tensor& got, const Shapes& shapes, int ranks, int64_t step) {
   at::Tensor sum = at::zeros(got.sizes(), got.options().dtype(at::kDouble));
   double size = 0;
@@ -73,7 +73,7 @@ const Bound kHooks[] = {{"int8", 0.02}, {"int4", 0.3},       {"quantize_per_chan
 class CudaPipeline : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaPipeline, ::testing::Values(2, 4));
 
-// Of each hook and number of buckets, BRIGADE_CUDA_STEPS steps.
+// Takes BRIGADE_CUDA_STEPS steps for each hook and number of buckets.
 TEST_P(CudaPipeline, DelaysChangeNothing) {
   const auto body = [](ProcessGroup group) {
     std::mt19937 random(static_cast<uint32_t>(group.rank()));
@@ -103,7 +103,7 @@ TEST_P(CudaPipeline, DelaysChangeNothing) {
   run_cuda_ranks("nccl", body, GetParam());
 }
 
-// Large enough to go in segments, each in a lane of its own.
+// The bucket is large enough to be sent in segments, each in its own lane.
 TEST(CudaStreams, SegmentsOfALargeBucketOverlap) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     const Shapes shapes{{5000, 2001}, {1001, 2000}, {3000, 3001}, {77}};
@@ -120,7 +120,7 @@ TEST(CudaStreams, SegmentsOfALargeBucketOverlap) {
   });
 }
 
-// As a program does that prepares its next batch, or trains another model meanwhile.
+// A program may prepare its next batch, or train another model, meanwhile.
 TEST(CudaStreams, ProductsBesideAReductionChangeNothing) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     const Shapes shapes{{3000, 2001}, {77}, {500, 641}};
@@ -190,8 +190,8 @@ TEST(CudaStreams, TheProgramMayHaveAStreamOfItsOwn) {
   });
 }
 
-// What a hook leaves on its stream is there before gradients are read; and what two buckets
-// do in the same stretch is in order, on the device too.
+// The work that a hook leaves on its stream is done before gradients are read. What two
+// buckets do in the same stage is in order, on the device too.
 TEST(CudaStreams, StretchesOfAHookAreInOrderAndAwaited) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     const Shapes shapes{{64, 64}, {64, 64}, {64, 64}, {64, 64}, {64, 64}, {64, 64}};
@@ -209,7 +209,7 @@ TEST(CudaStreams, StretchesOfAHookAreInOrderAndAwaited) {
       co_return sum;
     };
     train_step(ddp,
-               gradients_of(shapes, group.rank(), 0));  // buckets are made anew after it
+               gradients_of(shapes, group.rank(), 0));  // buckets are rebuilt after this
     ddp->set_hook(make_hook("slow", slow));
     const int64_t steps = 20;
     for (int64_t step = 0; step < steps; ++step) {
@@ -220,7 +220,7 @@ TEST(CudaStreams, StretchesOfAHookAreInOrderAndAwaited) {
   });
 }
 
-// fp16 and bf16 out of ATen's operations.
+// Makes fp16 and bf16 from ATen's operations.
 std::shared_ptr<Hook> halves_by_aten(at::ScalarType dtype) {
   return make_hook("by ATen", [dtype](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     at::Tensor half = bucket.buffer().div(comm.size()).to(dtype);
@@ -240,7 +240,7 @@ TEST(CudaStreams, HalvesAreThoseOfDividingAndRounding) {
           SCOPED_TRACE(spec);
           BagDdp ddp(bag_on_gpu(shapes, at::kFloat), group,
                      {.bucket_cap_mb = testing::kOneBucketEach});
-          // Buckets are made anew after it; a sum's order depends on a bucket's size.
+          // Buckets are rebuilt after this; a sum's order depends on a bucket's size.
           train_step(ddp, gradients_of(shapes, group.rank(), 0));
           for (int64_t step = 0; step < 4; ++step) {
             auto inputs = gradients_of(shapes, group.rank(), step);
@@ -272,16 +272,16 @@ Seconds time_of(const std::function<void()>& work) {
   return std::chrono::steady_clock::now() - begin;
 }
 
-// As many as take the device so long, within limits.
+// The number that takes the device so long, within limits.
 int products_for(Seconds least) {
-  long_work(1).synchronize();  // what the first one needs is not timed
+  long_work(1).synchronize();  // set-up of the first is not timed
   int products = 16;
   while (products < 512 && time_of([&] { long_work(products).synchronize(); }) < least)
     products *= 2;
   return products;
 }
 
-// What the host would wait for is not there before the work that was issued first.
+// Values for which the host would wait do not exist before earlier work is done.
 TEST(CudaStreams, TheHostDoesNotWait) {
   run_cuda_ranks("nccl", [](ProcessGroup group) {
     const Shapes shapes{{300, 641}, {77}, {500, 641}};
@@ -326,7 +326,7 @@ TEST(CudaStreams, ATraceHasTheDevicesTimes) {
     ddp->core().record_trace(true);
     train_step(ddp, gradients_of(shapes, group.rank(), 1));
     const std::vector<TraceEvent> events = ddp->core().take_trace();
-    ASSERT_EQ(events.size(), 3);  // a stretch, the collective, a stretch
+    ASSERT_EQ(events.size(), 3);  // a stage, the collective, a stage
     for (const TraceEvent& event : events) EXPECT_LE(event.begin, event.end);
     const auto longest = std::ranges::max_element(
         events, {}, [](const TraceEvent& event) { return event.end - event.begin; });

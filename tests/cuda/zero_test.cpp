@@ -7,8 +7,8 @@ namespace {
 
 using namespace brigade::optim;
 
-// One that would go in place on the host, small ones, and one with fewer elements than
-// there are ranks.
+// One parameter would be sent in place on the host, some are small, and one has fewer
+// elements than there are ranks.
 const Shapes kShapes{{1024, 601}, {700}, {40, 31}, {1}, {128, 33}};
 constexpr const char* kAdam = "adam:lr=0.1,weight_decay=0.01";
 
@@ -75,8 +75,8 @@ class Job {
   std::shared_ptr<ZeroHook> hook_;
 };
 
-// The replicas to the last bit; the two nearly: a device may round a step of a piece and of
-// the whole differently.
+// Replicas are equal to the last bit; the two runs nearly so, because a device may round a
+// shard's step and that of the whole parameter differently.
 void expect_same(const ProcessGroup& group, const std::vector<at::Tensor>& got,
                  const std::vector<at::Tensor>& expected) {
   for (size_t index = 0; index < got.size(); ++index) {

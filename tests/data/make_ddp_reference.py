@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes ddp_reference.txt and sampler_reference.txt: what PyTorch's own DistributedDataParallel
-(over Gloo) and DistributedSampler give for the models and data of tests/ddp.
+"""Writes ddp_reference.txt and sampler_reference.txt: the results of PyTorch's own
+DistributedDataParallel (over Gloo) and DistributedSampler for the models and data of tests/ddp.
 
 Run with the Python that has torch 2.11:  python make_ddp_reference.py
 """

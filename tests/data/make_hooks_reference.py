@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes hooks_reference.txt: what PyTorch's own communication hooks give, over Gloo with two
-ranks and one bucket, for the gradients of tests/hooks/parity_test.cpp.
+"""Writes hooks_reference.txt: the results of PyTorch's own communication hooks, over Gloo with
+two ranks and one bucket, for the gradients of tests/hooks/parity_test.cpp.
 
 PowerSGD draws its first Q from NumPy's generator, which nothing else reproduces. So the file
 has its memory (Q and each rank's errors) after the first compressed steps, from which another
@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).parent
 RANKS = 2
 SHAPES = [(12, 10), (8, 20), (7,)]
 START = 2
-HANDED_OVER = 4  # the first step after the memory was written down
+HANDED_OVER = 4  # the first step after the memory was written
 STEPS = 7
 
 
@@ -92,7 +92,7 @@ def work(rank, folder, lines):
 
 
 def write_memory(put, name, state, order, approximation):
-    """Q and error of each matrix, taken apart in the order of the bucket."""
+    """Writes Q and error of each matrix, divided in the order of the bucket."""
     (qs,), (errors,) = state.q_memory_dict.values(), state.error_dict.values()
     q_begin = error_begin = 0
     for shape in order:

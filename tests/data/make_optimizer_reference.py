@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes optimizer_reference.txt: what Python's torch.optim makes of one float64 parameter in ten steps, for every
-optimizer of brigade/optim with its options on and off. A line: optimizer, our spec, count, values.
+"""Writes optimizer_reference.txt: the values of one float64 parameter in ten steps of Python's torch.optim, for every
+optimizer of brigade/optim with its options on and off. A line has optimizer, our spec, count, values.
 
 Run with the Python that has torch 2.11:  python make_optimizer_reference.py
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes scaler_reference.txt: what Python's torch.amp.GradScaler does in twelve steps of SGD with momentum on two float
-parameters of four elements. A line: the steps that overflow ('-': none), the options, and how the scaler is used; for
-each step whether the optimizer stepped, the scale and the count of steps without overflow after update(); and what the
-parameters are in the end.
+"""Writes scaler_reference.txt: the results of Python's torch.amp.GradScaler in twelve steps of SGD with momentum on two
+float parameters of four elements. A line has the steps that overflow ('-': none), the options, and how the scaler is
+used; for each step whether the optimizer stepped, the scale and the count of steps without overflow after update(); and
+the final parameters.
 
 Run with the Python that has torch 2.11:  python make_scaler_reference.py
 """

@@ -1,10 +1,10 @@
-// Models with graphs that are not a plain chain.
+// Models whose graphs are not a plain chain.
 #include "ddp/models.h"
 
 namespace brigade::testing {
 namespace {
 
-// Two heads on one body, used or not as the caller says.
+// Two heads on one body; the caller says which are used.
 struct HeadsImpl : torch::nn::Module {
   HeadsImpl() { to(torch::kDouble); }
   torch::Tensor forward(const torch::Tensor& x, bool use_a, bool use_b) {
@@ -82,7 +82,7 @@ TEST(UnusedParameters, ThatAreNotLookedForAreNamedByTheNextPassAndResetHelps) {
   });
 }
 
-// Gives back all it computes, in a type of the user's.
+// Returns all results in a type of the user's.
 struct Output {
   torch::Tensor a;
   std::optional<torch::Tensor> b;
@@ -167,7 +167,7 @@ TEST(Results, CollectTensorsGivesAddressesInOrder) {
   EXPECT_EQ(found[2], &std::get<2>(value)[1]);
 }
 
-// Results without gradients, and tensors made on the way.
+// Has results without gradients, and tensors made on the way.
 struct MixedImpl : HeadsImpl {
   std::vector<torch::Tensor> forward(const torch::Tensor& x) {
     auto made = torch::ones({5}, torch::dtype(torch::kDouble).requires_grad(true));
@@ -274,7 +274,7 @@ struct SquareImpl : torch::nn::Module {
 };
 TORCH_MODULE(Square);
 
-// Of more than one parameter the Reducer cannot take such gradients, here as in Python.
+// The Reducer cannot take such gradients of more than one parameter, as in Python.
 TEST(CreateGraph, BackwardWithCreateGraphAveragesOneParameter) {
   run_ranks(2, [](ProcessGroup group) {
     Square net;
@@ -290,7 +290,7 @@ TEST(CreateGraph, BackwardWithCreateGraphAveragesOneParameter) {
   });
 }
 
-// One weight under two names, and a layer used twice.
+// Has one weight under two names, and a layer used twice.
 struct SharedImpl : torch::nn::Module {
   SharedImpl() {
     to(torch::kDouble);
@@ -337,11 +337,11 @@ TEST(StaticGraph, UnusedAndRepeatedParametersTrainWithAccumulationToo) {
       for (int round = 0; round < 5; ++round) {
         ddp->zero_grad();
         alone->zero_grad();
-        // Rounds of several lengths, so that accumulating passes come at every place.
+        // Rounds differ in length, so that accumulating passes come at every position.
         for (int left = round % 3; left >= 0; --left, ++number) {
           std::optional<NoSync> guard;
           if (left > 0) guard.emplace(ddp->no_sync());
-          // b is never used; the body twice.
+          // b is never used, the body twice.
           auto x = share(batch(number, 8), group);
           (ddp(x, true, false)).backward();
           alone(batch(number, 8), true, false).div(2).backward();

@@ -11,7 +11,7 @@ torch::Tensor loss_of(const torch::Tensor& y, int step, int rank) {
 }
 torch::Tensor input_of(int step, int rank) { return batch(step * 10 + rank, 4); }
 
-// What join promises, computed by one process.
+// One process computes what join() promises.
 void train_alone(Net& net, const std::vector<int>& counts, bool divide_by_all) {
   torch::optim::SGD sgd(net->parameters(), kJoinRate);
   for (int step = 0; step < *std::max_element(counts.begin(), counts.end()); ++step) {
@@ -52,7 +52,7 @@ void check(const Split& split) {
     expect_same_parameters(*alone, *net);
     expect_equal_replicas(*net, group);
 
-    // Afterwards it trains as if nothing had been.
+    // Afterwards it trains as before.
     ddp->zero_grad();
     alone->zero_grad();
     torch::mse_loss(ddp(share(batch(7, 12), group)), share(target(7, 12), group))
@@ -138,8 +138,7 @@ TEST(Join, PassesThatOnlyAccumulateAreFollowedToo) {
       }
     };
     ddp->join(loop);
-    // The later steps of rank 1, alone but divided by two, on top of what the two had
-    // agreed on.
+    // The later steps of rank 1, alone but divided by two, come on top of the common ones.
     if (group.rank() == 1) {
       Net alone = seeded();
       for (int step = 0; step < 2; ++step) {

@@ -1,4 +1,4 @@
-// A rank that is not in a step of the others, in a model without a hook: they say which.
+// In a model without a hook, the other ranks name the rank that is missing from a step.
 #include <signal.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ TEST(LostRanks, OneThatIsStoppedInAStepIsNamedByTheOthers) {
               for (int step = 0; step < 2; ++step) make_step(ddp, group);
               if (group.rank() == 1) raise(SIGSTOP);
               const std::string text = failure_of_step(ddp, group);
-              // Only now may it go on, and learns the same.
+              // Only now may it go on, and gets the same error.
               if (group.rank() == 0) kill(std::stoi(pids[1]), SIGCONT);
               expect_says(text, "all-reduce, step 2: ");
               expect_says(text, "nothing is heard of rank 1: stopped, lost");
@@ -49,7 +49,7 @@ TEST(LostRanks, OneThatIsStoppedInAStepIsNamedByTheOthers) {
             {.timeout = std::chrono::seconds(1)});
 }
 
-// The processes' connections end with them, at once: nobody waits for the time limit.
+// The processes' connections end with them, so nobody waits for the time limit.
 TEST(LostRanks, OneThatHasFewerBatchesIsNamedAndJoinIsRecommended) {
   for (const int short_one : {2, 0}) {
     run_ranks(3, [short_one](ProcessGroup group) {
@@ -65,8 +65,8 @@ TEST(LostRanks, OneThatHasFewerBatchesIsNamedAndJoinIsRecommended) {
   }
 }
 
-// What a program of three ranks says whose rank 1 is killed in the middle of a backward
-// pass.
+// Three ranks train; rank 1 is killed in the middle of a backward pass, and the others
+// write their errors.
 void train_until_a_peer_is_lost(const std::string& folder, int rank) {
   signal(SIGTERM, SIG_IGN);  // the launcher's: survivors must end by themselves
   const ProcessGroup group = init_process_group({.backend = "gloo"});
@@ -111,7 +111,7 @@ TEST(LostRanks, OneThatIsKilledIsAPeerLostErrorOutOfBackwardThatNamesIt) {
   EXPECT_EQ(texts[0], texts[1]) << "the ranks show different causes";
 }
 
-// It lives, and may come later: only at the time limit is it missed.
+// It lives and may come later, so it counts as missing only at the time limit.
 TEST(LostRanks, OneThatHasLeftTheLoopAndLivesIsNamedToo) {
   run_ranks(2,
             [](ProcessGroup group) {

@@ -12,7 +12,7 @@ namespace brigade::testing {
 namespace {
 
 MixedPrecision low_params() { return {.param_dtype = kLow}; }
-// For comparisons with what one process adds up in float.
+// For comparisons with one process, which adds up in float.
 MixedPrecision low_params_exact_sum() {
   return {.param_dtype = kLow, .reduce_dtype = torch::kFloat};
 }
@@ -117,7 +117,7 @@ TEST(MixedPrecisionGraphs, FindUnusedParametersAndStaticGraphWork) {
           ddp->zero_grad();
           alone->zero_grad();
           const bool use_b = !is_static && step % 2 == 1;
-          // Different on the ranks, where that is allowed.
+          // The ranks differ where that is allowed.
           const auto use_a = [&](int rank) { return is_static || rank == 0; };
           auto pass = [&] {
             ddp(float_batch(2 * step + group.rank(), 4), use_a(group.rank()), use_b)

@@ -1,4 +1,4 @@
-// A small network that remembers what it computed with.
+// A small network that records the types that it computed with.
 #pragma once
 #include "ddp/models.h"
 
@@ -6,7 +6,7 @@ namespace brigade::testing {
 
 constexpr auto kLow = at::kBFloat16;
 
-// Trained layers, one without gradient, one that tests ignore, and a buffer.
+// Has trained layers, one without gradient, one that tests ignore, and a buffer.
 struct ProbeImpl : torch::nn::Module {
   ProbeImpl() {
     frozen->weight.requires_grad_(false);
@@ -33,7 +33,7 @@ struct ProbeImpl : torch::nn::Module {
   torch::nn::Linear extra = register_module("extra", torch::nn::Linear(16, 3));
   torch::Tensor shift = register_buffer("shift", torch::full({16}, 0.3));
   bool fails = false;
-  // Of the last forward pass.
+  // The types in the last forward pass.
   at::ScalarType input, trained, without_gradient, ignored, buffer;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> low_storages;
 };
@@ -64,7 +64,7 @@ inline void expect_full_precision(const torch::nn::Module& module) {
   }
 }
 
-// With gradients where the class has them.
+// Has gradients where the class has them.
 template <class Holder>
 Holder copy_of(const Holder& net) {
   torch::NoGradGuard no_grad;
@@ -75,8 +75,8 @@ Holder copy_of(const Holder& net) {
   return copy;
 }
 
-// What a pass in `low` gives one process for the whole batch, in float: the mean over the
-// ranks' shares.
+// Gives one process the whole batch in `low`, and adds up in float the mean over the ranks'
+// shares.
 template <class Holder>
 void backward_by_hand(Holder& net, const torch::Tensor& x, const torch::Tensor& y,
                       int ranks, at::ScalarType low) {
@@ -99,7 +99,7 @@ void backward_by_hand(Holder& net, const torch::Tensor& x, const torch::Tensor& 
   }
 }
 
-// Of all that are averaged.
+// The gradients of all parameters that are averaged.
 inline torch::Tensor flat_gradient(const torch::nn::Module& module) {
   std::vector<torch::Tensor> parts;
   for (const auto& item : module.named_parameters()) {
@@ -109,7 +109,7 @@ inline torch::Tensor flat_gradient(const torch::nn::Module& module) {
   return torch::cat(parts);
 }
 
-// Where one process adds up in halves what we add up in floats.
+// One process adds up in halves what we add up in floats.
 inline void expect_near_gradients(const torch::nn::Module& exact,
                                   const torch::nn::Module& found, double bound) {
   const auto all = found.named_parameters();
@@ -128,7 +128,7 @@ inline void expect_near_gradients(const torch::nn::Module& exact,
 inline void expect_equal_gradients_on_all_ranks(const torch::nn::Module& module,
                                                 const ProcessGroup& group) {
   for (const auto& item : module.named_parameters()) {
-    // The ignored layer's are each rank's own.
+    // The ignored layer's gradients differ between ranks.
     if (!item.value().grad().defined() || item.key().starts_with("extra")) continue;
     torch::Tensor root = item.value().grad().detach().clone();
     group.broadcast(root);

@@ -1,4 +1,4 @@
-// What a pass with mixed precision computes in, and what it leaves behind.
+// The types that a pass with mixed precision computes in, and those it leaves behind.
 #include "brigade/hooks.h"
 #include "ddp/mixed_precision_nets.h"
 
@@ -32,7 +32,7 @@ TEST_P(MixedPrecisionPass, ComputesInParamDtypeAndLeavesFullPrecision) {
     const at::ScalarType low = GetParam().dtype;
     Probe net = seeded<Probe>();
     DistributedDataParallel ddp(net, group, pass_options(GetParam()));
-    // The ignored layer would become each rank's own.
+    // Otherwise the ignored layers would differ between the ranks.
     torch::optim::SGD sgd(ddp->core().parameters(),
                           torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 4; ++step) {
@@ -52,7 +52,7 @@ TEST_P(MixedPrecisionPass, ComputesInParamDtypeAndLeavesFullPrecision) {
       expect_full_precision(*net);
       expect_equal_gradients_on_all_ranks(*net, group);
       EXPECT_FALSE(net->frozen->weight.grad().defined());
-      // The halves of `ranks` gradients are added up in halves.
+      // The gradients of `ranks` ranks, in halves, are added up in halves.
       expect_near_gradients(*alone, *net, group.size() == 1 ? 0 : 0.02);
       if (step > 0) {
         const auto log = ddp->logging_data();
@@ -103,7 +103,7 @@ TEST_P(MixedPrecisionPass, AccumulatesInFullPrecisionUnderNoSync) {
   });
 }
 
-// Remembers what it was given.
+// Records its arguments.
 struct Recorded {
   std::set<at::ScalarType> buckets, parameters;
   std::mutex mutex;
@@ -284,7 +284,7 @@ TEST_F(MixedPrecisionForward, WithoutGradientsIsLowAndPutsBackAtOnce) {
       EXPECT_EQ(net->buffer, kLow);
       expect_full_precision(*net);
     }
-    // Between a forward pass and its backward pass, too.
+    // Works between a forward pass and its backward pass, too.
     auto output = ddp(x);
     {
       torch::NoGradGuard guard;

@@ -1,4 +1,4 @@
-// What a DdpCore tells those who work beside it.
+// The reports of a DdpCore to code that works beside it.
 #include "ddp/models.h"
 
 namespace brigade::testing {

@@ -1,4 +1,4 @@
-// What the constructor checks and copies, buffers, inference, and replaced groups.
+// The constructor's checks and copies, buffers, inference, and replaced groups.
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -28,7 +28,7 @@ TEST(Construction, ShapesThatDifferAreAnErrorOnEveryRankThatNamesParameterAndRan
         expect_contains(text, "the ranks have different models or options");
         expect_contains(text, "'parameter 0.weight: Float [6, 4] on cpu' on ranks 0, 2\n");
         expect_contains(text, "'parameter 0.weight: Float [5, 4] on cpu' on ranks 1\n");
-        // The group is as good as before.
+        // The group still works.
         auto right = layers({4, 2});
         DistributedDataParallel ddp(right, group);
         ddp(torch::ones({1, 4})).sum().backward();
@@ -36,7 +36,7 @@ TEST(Construction, ShapesThatDifferAreAnErrorOnEveryRankThatNamesParameterAndRan
       kShort);
 }
 
-// Gloo knows no such numbers, and LibTorch says so with a stack trace.
+// Gloo has no such type, and LibTorch reports that with a stack trace.
 TEST(Construction, WhatLibTorchThrowsComesOutAsAnErrorThatNamesTheRank) {
   run_ranks(
       2,
@@ -45,7 +45,7 @@ TEST(Construction, WhatLibTorchThrowsComesOutAsAnErrorThatNamesTheRank) {
         net->register_buffer("scale", at::zeros({3}, at::kFloat8_e4m3fn));
         const std::string text =
             thrown_text<Error>([&] { DistributedDataParallel ddp(net, group); });
-        // Both ranks fail; all are told of the one that was first.
+        // Both ranks fail; all get the error of the first.
         EXPECT_TRUE(text.starts_with("rank 0: ") || text.starts_with("rank 1: ")) << text;
         expect_contains(text, ": broadcast: Invalid scalar type");
         EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
@@ -194,7 +194,7 @@ TEST(Buffers, OfRankZeroReachAllBeforeEachPassThatTrains) {
     DistributedDataParallel ddp(net, group);
     for (int step = 0; step < 3; ++step) {
       ddp(rows_of(group.rank())).pow(3).sum().backward();
-      // On every rank: rank 0's statistics of the steps before, and its own of this one.
+      // On every rank: rank 0's statistics of the earlier steps, and its own of this one.
       alone(rows_of(group.rank()));
       EXPECT_LE(distance(alone->norm->running_mean, net->norm->running_mean), 1e-6);
       EXPECT_LE(distance(alone->norm->running_var, net->norm->running_var), 1e-6);
@@ -371,7 +371,7 @@ TEST(Buckets, ThatDifferAreAnErrorOnEveryRankThatNamesTheParameter) {
           expect_contains(text, part);
         };
         ddp(batch(0, 4)).sum().backward();
-        // From here on the buckets are others. The sum would be one of a matrix and its
+        // From here on the buckets differ. The sum would be that of a matrix and its
         // transpose.
         torch::Tensor weight = net->middle->weight;
         if (group.rank() == 1) weight.set_data(weight.detach().t().contiguous().t());

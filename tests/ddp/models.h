@@ -1,4 +1,4 @@
-// Small networks, and what the tests of this folder do with them.
+// Small networks, and functions that the tests of this folder share.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ Holder seeded(int seed = 1) {
   return Holder();
 }
 
-// How a model is trained in a parametrised test.
+// How a parametrised test trains its model.
 struct DdpSetting {
   int ranks;
   bool views;
@@ -47,7 +47,7 @@ inline torch::Tensor batch(int step, int64_t rows, int64_t columns = 6) {
 inline torch::Tensor target(int step, int64_t rows) {
   return torch::cos(batch(step, rows).narrow(1, 0, 3) * 2);
 }
-// This rank's rows.
+// The rows of this rank.
 inline torch::Tensor share(const torch::Tensor& all, const ProcessGroup& group) {
   return all.chunk(group.size())[group.rank()];
 }
@@ -90,7 +90,7 @@ inline void expect_equal_replicas(const torch::nn::Module& module,
   }
 }
 
-// The text of what `body` throws; fails the test if it throws nothing.
+// Returns the text of what `body` throws; fails the test if it throws nothing.
 template <class Exception = std::exception, class Body>
 std::string thrown_text(Body&& body) {
   try {

@@ -1,4 +1,4 @@
-// Ranks that drift apart are found out.
+// Ranks that drift apart are detected.
 #include "ddp/models.h"
 #include "engine/replica_hashes.h"
 
@@ -18,16 +18,16 @@ TEST(Replicas, ThatDriftApartAreAnErrorOnAllRanksThatNamesRankAndParameter) {
     Net net = seeded();
     DistributedDataParallel ddp(net, group, {.check_replicas_every = 3});
     for (int step = 0; step < 7; ++step) pass(ddp, group, step);  // compared twice
-    // The last bit of one number, in the step after a comparison.
+    // Changes the last bit of one number, in the step after a comparison.
     torch::Tensor weight = net->middle->weight.detach();
     if (group.rank() == 1) weight[3][5] = std::nextafter(weight[3][5].item<double>(), 9.0);
     pass(ddp, group, 7);
     pass(ddp, group, 8);
     const auto text = thrown_text<MismatchError>([&] { pass(ddp, group, 9); });
     expect_contains(text, "rank 1 differs from ranks 0, 2, first in the parameter");
-    // What the gradients of one odd replica change, they change on all.
+    // A gradient that differs because of one replica changes all replicas alike.
     expect_contains(text, "'middle.weight'");
-    // Rank 0's parameters for all: training goes on.
+    // With rank 0's parameters on all ranks, training goes on.
     ddp->reset();
     for (int step = 0; step < 7; ++step) pass(ddp, group, step);
     expect_equal_replicas(*net, group);

@@ -1,4 +1,4 @@
-// Batch normalization over all ranks, and evaluation with what each rank keeps.
+// Batch normalization over all ranks, and evaluation with each rank's own statistics.
 #include "brigade/distributed_data_parallel.h"
 #include "brigade/hooks.h"
 #include "ddp/models.h"
@@ -16,7 +16,7 @@ nn::Sequential normalized(const nn::BatchNormOptions& options) {
   return net;
 }
 
-// Unequal: rank r has r + 2 rows.
+// Rank r has r + 2 rows, so the shares are unequal.
 torch::Tensor rows_of(const torch::Tensor& all, const ProcessGroup& group) {
   const int64_t first = group.rank() * (group.rank() + 3) / 2;
   return all.narrow(0, first, group.rank() + 2);
@@ -59,7 +59,7 @@ TEST(SyncBatchNorm, EqualsOneProcessOnTheJoinedBatch) {
       expect_joined(group, nn::BatchNormOptions(5).momentum(std::nullopt).eps(1e-3));
       expect_joined(group, nn::BatchNormOptions(5).affine(false));
       expect_joined(group, nn::BatchNormOptions(5).track_running_stats(false));
-      // Images, on ranks of which one has none.
+      // One of the ranks has no images.
       SyncBatchNorm layer(nn::BatchNormOptions(2), group);
       layer->to(torch::kDouble);
       nn::BatchNorm2d alone(2);
@@ -189,8 +189,8 @@ TEST(ComplexGradients, AreAveragedByEveryHook) {
   });
 }
 
-// Programs compiled with -Wextra -Werror: every member that an initializer leaves out has a
-// default.
+// Programs compiled with -Wextra -Werror may leave out members in an initializer, because
+// every member has a default.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wmissing-field-initializers"
 TEST(Initializers, MayNameSomeMembersOnly) {

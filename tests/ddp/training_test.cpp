@@ -1,4 +1,4 @@
-// Training on several ranks is training on one with all of the data.
+// Training on several ranks equals training on one with all of the data.
 #include <tuple>
 
 #include "ddp/models.h"

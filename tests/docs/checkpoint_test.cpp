@@ -1,4 +1,4 @@
-// What docs/hooks.md says about checkpoints.
+// The statements of docs/hooks.md about checkpoints.
 #include "../examples/checkpoint.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The pages name every hook and option of the table, and their links lead somewhere.
+// The pages name every hook and option of the table, and their links have targets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ std::vector<std::filesystem::path> markdown_in(const std::filesystem::path& fold
   return pages;
 }
 
-// Those on top, those of docs/, and those of the folders that pages link to.
+// The pages in the root, in docs/, and in the folders that pages link to.
 std::vector<std::filesystem::path> all_pages() {
   std::vector<std::filesystem::path> folders{kRoot, kRoot / "docs", kRoot / "data",
                                              kRoot / "tools/brigade", kRoot / ".github"};
@@ -100,7 +100,7 @@ TEST(Pages, EveryLinkLeadsToAFile) {
   }
 }
 
-// In pages and in the headers themselves; CHANGELOG.md names those of before.
+// Looks at pages and at the headers themselves; CHANGELOG.md names earlier headers.
 TEST(Pages, EveryPublicHeaderThatIsNamedIsThere) {
   std::vector<std::filesystem::path> files = all_pages();
   std::erase(files, kRoot / "CHANGELOG.md");

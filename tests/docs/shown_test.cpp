@@ -1,4 +1,4 @@
-// Programs that the pages show, compiled as users do who have warnings as errors.
+// Programs that the pages show, compiled with warnings as errors, as some users do.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -49,7 +49,7 @@ Rows rows_of(const at::Tensor& data, const brigade::ProcessGroup& group) {
 const brigade::DdpOptions small_first{.bucket_cap_mb_list = {1, 4, 25},
                                       .gradient_as_bucket_view = true};
 
-// Pieces of pages, as they stand there: not indented, and with their own includes.
+// Blocks of pages, unchanged: not indented, and with their own includes.
 struct PageBatch {
   at::Tensor data, target;
 };
@@ -168,7 +168,7 @@ TEST(ShownCode, AWorkerThatIsAskedToStopSavesAndTheNextRunGoesOn) {
     const auto run = [&](int64_t stop_at) {
       train_until_asked_to_stop(group, 9, parts, [&](int64_t step) {
         done.push_back(step);
-        // The signal reaches one of them only.
+        // The signal reaches only one of them.
         if (step == stop_at && group.rank() == 1) std::raise(SIGTERM);
       });
     };
@@ -194,8 +194,8 @@ TEST(ShownCode, RowsComeOnceAnEpoch) {
   });
 }
 
-// This file is compiled with -Wmissing-field-initializers: every member that is left out
-// has a default.
+// This file is compiled with -Wmissing-field-initializers; members may be left out because
+// each has a default.
 TEST(Pages, InitializersMayNameTheFirstMemberOnly) {
   const LaunchOptions launching{.nodes = 2};
   const ElasticJobOptions job{.backend = "gloo"};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `make docs` makes the site with: comments become Doxygen's, pages find each other, broken links are found."""
+"""Tests the parts of `make docs`: comments become Doxygen's, links between pages work, broken links are found."""
 import pathlib
 import sys
 import tempfile

@@ -64,7 +64,7 @@ TEST(WritingAHookAlone, ScaledHalfStandsNumbersThatHalfDoesNot) {
   });
 }
 
-// What came out in all steps together approaches what went in: nothing is lost for good.
+// The sum of all results approaches that of the inputs: nothing is lost for good.
 TEST_P(WritingAHook, TopKLosesNothing) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", kHookShapes, at::kFloat, {.bucket_cap_mb = 25});
@@ -124,7 +124,7 @@ TEST(WritingAHookAlone, TopKRefusesADensityOutOfRange) {
 
 // ---- mistakes
 
-// What a hook fails with on every rank, which the page quotes.
+// Returns the error of a hook on every rank, which the page quotes.
 std::string error_of(const ProcessGroup& group, const std::shared_ptr<Hook>& hook) {
   Rig rig(group, "", {{10}});
   rig.ddp->set_hook(hook);
@@ -167,7 +167,7 @@ TEST(WritingAHookAlone, MistakesFailWithTheTextsThatThePageShows) {
              {"wrong_type", wrong_type},
              {"too_long", too_long}}) {
       const std::string text = error_of(group, make_hook(name, function));
-      // Both ranks make it; the page shows the one where rank 0 was first.
+      // Both ranks make the mistake; the page shows the case where rank 0 was first.
       const std::string shown = "rank 0" + text.substr(text.find(':'));
       EXPECT_NE(page().find(shown), std::string::npos) << "the page lacks:\n" << text;
     }
@@ -179,7 +179,7 @@ TEST(WritingAHookAlone, ACollectiveThatOnlyOneRankAwaitsFailsWithinTheLimit) {
             [](ProcessGroup group) {
               const std::string text = error_of(group, make_hook("one_sided", one_sided));
               if (group.rank() != 0) return;
-              // Between the two stands the name of a group inside the library.
+              // Between the two is the name of a group inside the library.
               for (const std::string part : {"rank 0: hook 'one_sided', bucket 0, step 0: ",
                                              "rank 1 of 2 did not come within 2 s"}) {
                 EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kLimit{60};
 
 class ElasticCoordinator : public ::testing::Test {
  protected:
-  // Whether it becomes true in time.
+  // Returns whether the condition becomes true in time.
   template <class Condition>
   static bool becomes(Condition condition) {
     const auto deadline = steady_clock::now() + std::chrono::seconds(10);
@@ -128,7 +128,7 @@ TEST_F(ElasticCoordinator, BeatsAreSignsOfLifeAndAWorkerOfAFollowerIsEndedThere)
   const auto link = come(1);
   Follower follower(*link);
   const int who = link->entry()->follower;
-  // By a clock that runs away: only what has just come makes the silence short.
+  // The clock runs ahead, so only a new message can shorten the silence.
   auto now = steady_clock::now();
   book.hear(now);
   int heard = 0;
@@ -160,7 +160,7 @@ TEST_F(ElasticCoordinator, AHostOfAnotherJobIsToldBothRunIdsAndIsNotLetIn) {
             std::string::npos)
       << other->lost();
   EXPECT_TRUE(book.hear(steady_clock::now()).empty());
-  // Its own id, or none of its own, is the job's.
+  // A host with the job's run id, or with none, may join.
   for (const char* run_id : {"one", ""}) EXPECT_EQ(come(1, run_id)->entry()->run_id, "one");
 }
 

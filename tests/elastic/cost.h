@@ -1,5 +1,5 @@
-// What elastic training costs when nobody dies: the same steps with and without it, in
-// turns, in one run.
+// Measures the cost of elastic training when nobody dies: the same steps with and without
+// it, in turns, in one run.
 #pragma once
 #include <torch/torch.h>
 
@@ -23,7 +23,7 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `rounds` times `steps` steps of each kind. Prints the medians, on rank 0.
+// Takes `rounds` times `steps` steps of each kind. Rank 0 prints the medians.
 inline void measure(const std::string& hook, int64_t width, int64_t batch, int rounds,
                     int steps) {
   using Clock = std::chrono::steady_clock;
@@ -58,7 +58,7 @@ inline void measure(const std::string& hook, int64_t width, int64_t batch, int r
       return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
              steps;
     };
-    // In turns first, so that neither has the better place.
+    // They take turns at being first, so that neither has an advantage.
     const bool first = round % 2 == 0;
     double elastic = first ? time(elastic_step) : 0;
     const double bare = time(plain_step);
@@ -77,8 +77,8 @@ inline void measure(const std::string& hook, int64_t width, int64_t batch, int r
   }
 }
 
-// How fast a state of so many MB goes from one rank to the others, beside a plain broadcast
-// of as many bytes.
+// Measures how fast a state of so many MB goes from one rank to the others, beside a plain
+// broadcast of as many bytes.
 inline void measure_transfer(int64_t megabytes) {
   using Clock = std::chrono::steady_clock;
   auto job = brigade::join_job({.backend = "gloo"});

@@ -1,4 +1,4 @@
-// One rank's state comes to all others as it is.
+// All ranks get one rank's state unchanged.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ States some_states(int64_t large) {
 
 TEST(Handover, GivesAllPartsToAllRanks) {
   run_ranks(3, [](ProcessGroup group) {
-    // One tensor is more than what travels in one piece.
+    // One tensor is larger than a message.
     const int64_t large = (int64_t{64} << 20) + 5;
     const States expected = some_states(large);
     const int source = 1;

@@ -18,8 +18,7 @@ bool says(const CommandResult& result, const std::string& text) {
   return result.err.find(text) != std::string::npos;
 }
 
-// A first host with two others, each at a cable of its own. The first passes on what goes
-// from one of these to the other.
+// A first host with two others, each on a separate cable. The first forwards between them.
 class ElasticHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -53,7 +52,7 @@ class ElasticHosts : public ::testing::Test {
     const CommandResult result = testing::run_command({"bash", "-c", line});
     ASSERT_EQ(result.exit_code, 0) << line << "\n" << result.err;
   }
-  // brigade run with the training on that host, one worker.
+  // Starts brigade run with the training on that host, with one worker.
   Command& start(int host, std::vector<std::string> options) {
     std::vector<std::string> words{
         "ip", "netns", "exec", name(host), testing::built_program("brigade"), "run"};
@@ -63,7 +62,7 @@ class ElasticHosts : public ::testing::Test {
     hosts_.push_back(std::make_unique<Command>(words, options_));
     return *hosts_.back();
   }
-  // Until the latest generation has so many members, on all of them.
+  // Waits until all members of the latest generation are there, so many of them.
   bool wait_for_members(int members) const {
     for (int tries = 0; tries < 6000; ++tries) {
       const auto events = events_in(folder_.path());
@@ -79,7 +78,8 @@ class ElasticHosts : public ::testing::Test {
     }
     return false;
   }
-  // Until generations of these sizes have followed one another, others between them or not.
+  // Waits until generations of these sizes have come in this order, perhaps with others
+  // between.
   bool wait_for_sizes(const std::vector<int>& sizes) const {
     for (int tries = 0; tries < 3000; ++tries) {
       std::map<int, int> size_of;  // by generation
@@ -94,7 +94,7 @@ class ElasticHosts : public ::testing::Test {
     return false;
   }
   size_t events_so_far() const { return events_in(folder_.path()).size(); }
-  // Lets the training come to its end.
+  // Lets the training end.
   void end_training() const { folder_.script("end", ""); }
 
   const TemporaryFolder folder_;
@@ -109,8 +109,8 @@ class ElasticHosts : public ::testing::Test {
 
 TEST_F(ElasticHosts, AHostJoinsAndItsLauncherDies) {
   Command& stranger = start(1, {"--join", "10.78.1.1", "--rdzv-id", "another"});
-  // More than the test waits: the other host is not given up for its silence alone, but
-  // because its workers are waited for.
+  // This is longer than the test waits: the other host is dropped because its workers are
+  // waited for, not for its silence alone.
   options_.environment["BRIGADE_TIMEOUT"] = "150";
   Command& first = start(0, {"--elastic", "--nnodes", "1:2", "--master-addr", "10.78.1.1",
                              "--rdzv-id", "ours"});
@@ -172,8 +172,7 @@ TEST_F(ElasticHosts, ACutOfALinkIsSurvivedAndAShortOneIsNotNoticed) {
   shell("ip -n " + name(0) + " link set cable2 down; sleep 1; ip -n " + name(0) +
         " link set cable2 up; sleep 2.5");
   EXPECT_EQ(events_so_far(), before) << "healed in time: nothing happens";
-  // What goes to one of them gets lost on the way, what comes from it does not; the other
-  // is cut off.
+  // Packets to one of them get lost, packets from it do not; the other is cut off.
   shell(
       "ip -n " + name(0) +
       " neigh replace 10.78.1.2 lladdr 02:00:00:00:00:01 dev cable1 nud permanent; ip -n " +

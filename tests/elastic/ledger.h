@@ -1,12 +1,13 @@
-// Who trained which rows in which pass, on disk, so that the dead are counted too.
+// Records on disk which process trained which rows in which pass, so that passes of dead
+// processes count too.
 //
-// A *pass* is one call of step() with the rows that were dealt out for it. It is done when
-// step() returns true. A step that fails is tried again in a later generation, and so is
-// one that nobody who lives has done. So of a step's passes those of the last generation in
-// which somebody has done it count, on all ranks; the others are lost.
+// A *pass* is one call of step() with the rows that were assigned to it. It is done when
+// step() returns true. A step that fails, or that no survivor has done, is tried again in a
+// later generation. So the passes of a step that count, on all ranks, are those of the last
+// generation in which some rank has done it; the others are lost.
 //
 // FOLDER/ledger.PID: "start MS", "pass GENERATION STEP EPOCH MS SIZE ROWS…", "done
-// GENERATION STEP MS". The milliseconds are those of one clock for all processes.
+// GENERATION STEP MS". All processes use the same clock.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <fcntl.h>
@@ -50,8 +51,8 @@ inline int64_t started_ms() {
   return now_ms() - age;
 }
 
-// Each line is written at once: a process that is killed leaves whole lines, and perhaps
-// the beginning of one.
+// Each line is one write: a process that is killed leaves whole lines, and perhaps the
+// beginning of one.
 class Ledger {
  public:
   explicit Ledger(const std::string& folder)
@@ -92,7 +93,7 @@ struct Pass {
   std::vector<int64_t> rows;
 };
 
-// Of all processes of a job that has come to its end.
+// The ledgers of all processes of a finished job.
 class Books {
  public:
   explicit Books(const std::string& folder) {
@@ -101,8 +102,8 @@ class Books {
     }
   }
 
-  // Whether every sample was trained once in each of the first `epochs`, and not twice in
-  // a later one.
+  // Whether every sample was trained once in each of the first `epochs` epochs, and at most
+  // once in a later one.
   bool every_sample_once(int64_t samples, int64_t epochs) const {
     std::map<int64_t, std::vector<int>> counts;  // by epoch, of each sample
     for (int64_t epoch = 0; epoch < epochs; ++epoch)
@@ -126,7 +127,7 @@ class Books {
     return true;
   }
 
-  // The most passes that one survivor of a generation has begun in it for nothing.
+  // The largest number of passes that a survivor of a generation has begun in it and lost.
   int64_t most_lost() const {
     int last = 0;
     for (const auto& passes : passes_)
@@ -135,7 +136,7 @@ class Books {
     for (const auto& passes : passes_) {
       std::map<int, int64_t> lost;  // by generation
       for (const Pass& pass : passes) lost[pass.generation] += !counts_for_its_step(pass);
-      // Who died in a generation has no pass after it.
+      // A process that died in a generation has no later pass.
       if (!lost.empty() && lost.rbegin()->first != last) lost.erase(lost.rbegin()->first);
       for (const auto& [generation, count] : lost) most = std::max(most, count);
     }

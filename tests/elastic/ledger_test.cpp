@@ -1,4 +1,4 @@
-// What the other tests count by: ledgers of jobs that went well, and wrong.
+// Checks the other tests' counting, with ledgers of jobs that went well, and wrong.
 #include "elastic/ledger.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@ namespace {
 using elastic_ledger::Books;
 using testing::TemporaryFolder;
 
-// Two ranks, one sample each a step, four samples, one epoch; rank 1 dies in step 1, which
-// rank 0 tries again alone.
+// Two ranks, one sample for each rank and step, four samples, one epoch. Rank 1 dies in
+// step 1, which rank 0 repeats alone.
 class Ledgers : public ::testing::Test {
  protected:
   void write(const std::string& pid, const std::string& text) const {

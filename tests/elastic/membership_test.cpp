@@ -1,4 +1,4 @@
-// The launcher's decisions, with messages through a real store and a clock of the test's.
+// The launcher's decisions, with messages through a real store and a simulated clock.
 #include "launch/membership.h"
 
 #include <gtest/gtest.h>
@@ -27,13 +27,13 @@ class ElasticMembership : public ::testing::Test {
     now_ += later;
     members_->turn(now_);
   }
-  // What the worker has got since it was last asked.
+  // The messages that the worker has got since the last call.
   Texts heard(int worker) {
     Texts texts;
     while (auto text = mail_.at(worker)->receive(milliseconds(1))) texts.push_back(*text);
     return texts;
   }
-  // Workers 0 … n - 1 are in generation 0, and have its state.
+  // Puts workers 0 … n - 1 into generation 0, with its state.
   void form(int workers, const MembershipOptions& options = {}) {
     begin(workers, options);
     for (int worker = 0; worker < workers; ++worker) ready(worker);
@@ -215,7 +215,7 @@ TEST_F(ElasticMembership, WhoWasToldAndHasNotAnsweredIsWaitedFor) {
 
 TEST_F(ElasticMembership, AMessageFromBeforeAWorkerIsKnownIsReadWhenItIs) {
   form(1);
-  mail_[5] = std::make_unique<group::WorkerMailbox>(store_, 5);  // of another host
+  mail_[5] = std::make_unique<group::WorkerMailbox>(store_, 5);  // on another host
   ready(5);
   turn();
   EXPECT_EQ(heard(0), Texts{});

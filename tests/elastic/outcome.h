@@ -1,4 +1,4 @@
-// What an elastic training of elastic_trainer has left behind.
+// The results that an elastic training of elastic_trainer has left.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,14 +15,14 @@ namespace brigade {
 
 using testing::CommandResult;
 
-struct Ending {  // what one worker said at its end
+struct Ending {  // the report of one worker
   int rank = -1;
   int size = 0;
   int64_t steps = 0;
   int64_t kept = 0;
   std::string hash, hash_at, seen;
-  std::string counted;  // in the ledgers: once, otherwise, or not
-  int64_t lost = 0;     // the most passes that a survivor of a failure has lost
+  std::string counted;  // by the ledgers: once, otherwise, or not
+  int64_t lost = 0;     // the most passes that a survivor has lost
 };
 
 struct Death {
@@ -47,7 +47,7 @@ struct Outcome {
   std::vector<Event> events;
   std::vector<Death> deaths;
 
-  auto died(const std::string& where) const {  // how many
+  auto died(const std::string& where) const {  // how many did
     return std::ranges::count(deaths, where, &Death::where);
   }
 
@@ -77,7 +77,7 @@ inline std::vector<Ending> endings_in(const std::string& out) {
     Ending end;
     words >> word >> word >> end.rank >> word >> end.size >> word >> end.steps >> word >>
         end.kept >> word >> end.hash >> word;
-    words >> word;  // the hash on the way, or the next word
+    words >> word;  // the hash before it, or the next word
     if (word != "seen") {
       end.hash_at = word;
       words >> word;
@@ -112,7 +112,7 @@ inline Outcome outcome_of(const CommandResult& command, const std::string& folde
   return outcome;
 }
 
-// All who came to the end have the same parameters, every sample was trained once an
+// All workers that finished have the same parameters, every sample was trained once in each
 // epoch, and nobody lost more than one pass in a failure. `exact`: the hook is, so that the
 // parameters count the samples too.
 inline void expect_good_end(const Outcome& outcome, int workers, bool exact = true) {

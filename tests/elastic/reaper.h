@@ -1,5 +1,4 @@
-// How a worker of elastic_trainer comes to its death: at a random moment, or at a place
-// that was chosen for it.
+// Kills workers of elastic_trainer: at random moments, or at chosen points.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -24,20 +23,20 @@ namespace elastic_reaper {
 
 namespace fs = std::filesystem;
 
-// Ends this process, unless nobody else would have the state, or all deaths have been died.
+// Ends this process, unless no other would have the state, or enough have died.
 class Reaper {
  public:
   Reaper(std::string folder, int64_t kills) : folder_(std::move(folder)), kills_(kills) {}
 
-  // The lock goes when this process does, however that is.
+  // The lock goes with this process, however it ends.
   void holds_state() {
     if (holder_ >= 0) return;
     holder_ = open(mine().c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     flock(holder_, LOCK_EX);
   }
   void die(const std::string& where) {
-    // Who has an appointment is not stood up because the others are a little behind. With
-    // a handover they are not: who is alone then stays so until it has sent.
+    // A chosen death waits for ranks that are a little behind. During a state transfer they
+    // are not, and a rank that is alone stays so until it has sent.
     const bool waits = where != "anywhere" && where != "save" && where != "send";
     for (int tries = 0; waits && others() == 0 && deaths() < kills_ && tries < 1000;
          ++tries)
@@ -53,9 +52,9 @@ class Reaper {
     }
     close(lock);
   }
-  // Whose generation is written down with a death. Not kept alive by this.
+  // The job's generation is recorded with a death. This does not keep it alive.
   void belongs_to(const brigade::ElasticJob& job) { job_ = job.state(); }
-  // Towards the end nobody dies any more: it would be replaced too late.
+  // Towards the end nobody dies any more, because a replacement would come too late.
   void retire() { retired_ = true; }
   void run(double mean_ms) {
     std::thread([this, mean_ms] {
@@ -113,7 +112,7 @@ class Appointments {
       wanted_.push_back({where, std::stoll(step), std::stoi(rank)});
     }
   }
-  // The same from that step on.
+  // The same, from that step on.
   bool due(const std::string& where, int64_t step, int rank) const {
     for (int64_t at = 0; at <= step; ++at)
       if (has(where, at, rank)) return true;

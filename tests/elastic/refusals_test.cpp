@@ -1,4 +1,4 @@
-// What ElasticTraining does not take, and keeps.
+// Uses that ElasticTraining refuses, and state that it keeps.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
@@ -14,7 +14,7 @@ namespace brigade {
 namespace {
 
 struct Parts {
-  ElasticJob job = join_job();  // started alone: a job of one
+  ElasticJob job = join_job();  // started alone: the only member
   torch::nn::Linear net{2, 1};
   DistributedDataParallel<torch::nn::LinearImpl> ddp{net.ptr(), job.group()};
   torch::optim::SGD optimizer{ddp->parameters(), 0.1};

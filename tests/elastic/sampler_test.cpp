@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-// Adds one to `counts` for each row of the step, and makes it.
+// Takes a step, and adds one to `counts` for each of its rows.
 void train_step(ElasticSampler& sampler, int ranks, at::Tensor& counts) {
   int64_t rows = 0;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,5 +1,5 @@
-// Ends a process in the middle of what it sends, to the byte: this program's writev() is in
-// front of the C library's, and gloo sends by it.
+// Ends a process after an exact number of sent bytes: this program's writev() replaces the
+// C library's, and gloo sends by it.
 #pragma once
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -12,12 +12,12 @@
 
 namespace elastic_sending {
 
-// Bytes that may still be sent before `then` is called; what is armed goes off once.
+// The bytes that may still be sent before `then` is called, once.
 struct Fuse {
   std::atomic<int64_t> left = std::numeric_limits<int64_t>::max();
   std::function<void()> then;
 };
-inline Fuse fuse;  // writev() has no other way to know
+inline Fuse fuse;  // writev() must find it
 
 inline void call_after(int64_t bytes, std::function<void()> then) {
   fuse.then = std::move(then);

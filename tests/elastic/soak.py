@@ -3,11 +3,11 @@
 
 soak.py --bin build/bin [--kills 1000] [--minutes 60] [--hooks "none fp16 ..."] [--slack 1] [--json FILE]
 
-A job is wrong when it hung or failed, its replicas differ, a sample was not trained exactly once an epoch (counted in what the ranks wrote down
-of their passes; where a hook is exact, in the parameters too), or a survivor of a death lost more than one pass. Times are promises as well:
-survivors have done a step without the dead one after 2 s, a replacement takes part in one 5 s after it was started. Those beyond are counted, and
-are a failure when they are more than 1 % of all: a machine may hold a process up for as long. On one that is busy with other work --slack 3
-makes these limits three times as long. Ends with 1 when a job was wrong, or too many times were beyond.
+A job is wrong when it hung or failed, its replicas differ, a sample was not trained exactly once an epoch (counted in the ranks' records of their
+passes; with an exact hook in the parameters too), or a survivor of a death lost more than one pass. Times are promises as well: survivors have done
+a step without the dead worker after 2 s, a replacement takes part in one 5 s after it was started. Longer times are counted, and are a failure when
+they are more than 1 % of all, because a machine may delay a process that long. On a busy machine --slack 3 makes these limits three times as long.
+Ends with 1 when a job was wrong, or too many times were longer.
 """
 import argparse
 import json
@@ -26,10 +26,10 @@ HOOKS = (
     " powersgd:rank=2,min_rate=0.1,start=10 powersgd:rank=1,rounds=1,min_rate=0.1,start=10"
     " batched_powersgd:rank=1,start=10 fp16+int8 node+int8 rules:seen=allreduce;first*=powersgd(rank=1,min_rate=0.1,start=10);*=int8 auto"
 )
-# Every sample counts one in the parameters too, to the bit. PowerSGD leaves vectors as they are.
+# Every sample also counts one in the parameters, to the bit. PowerSGD leaves vectors as they are.
 EXACT = ("none", "allreduce", "fp16", "bf16", "fixed", "powersgd", "rules:seen=allreduce")
 AGAIN_MS, JOINED_MS = 2000, 5000
-ALLOWED = 0.01  # of the times may be beyond
+ALLOWED = 0.01  # this share of the times may exceed its limit
 END = re.compile(r"end rank \d+ of \d+ steps (\d+) kept (\d+) hash (\d+) at \S* ?seen (\w+) generations \d+ counted (\w+) lost (\d+)")
 
 
@@ -42,7 +42,7 @@ def run_job(bin_folder, hook, kills, mean_ms, folder):
 
 
 def faults_of(done, hook, workers=4):
-    """What is wrong with a job that has ended, a line each."""
+    """The faults of a job that has ended, a line each."""
     if done.returncode:
         yield f"exit code {done.returncode}: {done.stderr[-2000:]}"
         return
@@ -62,13 +62,13 @@ def faults_of(done, hook, workers=4):
 
 
 def lines_of(path):
-    """The words of each line that was written to its end."""
+    """The words of each line that is complete."""
     return [line.split() for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 def times_of(folder):
-    """Deaths, and milliseconds: from each until a step was done in a later generation, from a replacement's start until it had done one,
-    from each death until there were four members again."""
+    """The deaths, and milliseconds: from each until a step was done in a later generation, from a replacement's start until it had
+    done one, from each death until there were four members again."""
     deaths = [(int(line[0]), int(line[3])) for line in lines_of(folder / "deaths")]
     done, joined = [], []
     for path in folder.glob("ledger.*"):
@@ -79,7 +79,7 @@ def times_of(folder):
         if mine and deaths and started > deaths[0][0]:
             joined.append(mine[0][0] - started)
     full = sorted(int(line[0]) for line in lines_of(folder / "events") if line[3] == "4")
-    # Who died before it took part belongs to no generation.
+    # A worker that died before it took part belongs to no generation.
     again = [min(later) - when for when, generation in deaths if (later := [ms for ms, of in done if of > generation and ms >= when])]
     replaced = [next(ms for ms in full if ms >= when) - when for when, _ in deaths if full and full[-1] >= when]
     return len(deaths), {"again_ms": again, "joined_ms": joined, "replaced_ms": replaced}

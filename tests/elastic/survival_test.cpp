@@ -45,7 +45,7 @@ TEST(Elastic, TrainsToTheEndWithoutAFailure) {
   EXPECT_EQ(outcome.events.size(), 3U) << "one generation";
 }
 
-// Each place under another way of training.
+// Each case dies at another point, in another kind of training.
 TEST(Elastic, GoesOnWithoutAWorkerThatDies) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
       {"forward", {"mixed=bf16"}},
@@ -64,7 +64,7 @@ TEST(Elastic, GoesOnWithoutAWorkerThatDies) {
   }
 }
 
-// Those that compress, within so few steps and for so small a model.
+// These compress within so few steps and for so small a model.
 constexpr const char* kPowerSGD = "hook=powersgd:rank=1,start=2,min_rate=0.1";
 constexpr const char* kOneRound = "hook=powersgd:rank=1,rounds=1,start=2,min_rate=0.1";
 constexpr const char* kBatched = "hook=batched_powersgd:rank=1,start=2";
@@ -95,8 +95,8 @@ TEST(Elastic, ShrinksToOneAndGrowsToFourAgain) {
 }
 
 TEST(Elastic, TheSourceMayDieWhileItSendsAndANewcomerWhileItLoads) {
-  // Rank 3 dies; the source dies when half of what it sends to the replacement has gone,
-  // and so does the next one; the last one sends, and the newcomer at rank 3 dies as it
+  // Rank 3 dies. The source dies when it has sent half of the state to the replacement, and
+  // so does the next one. The last one sends, and the newcomer at rank 3 dies while it
   // loads.
   const Outcome outcome = run({"-n", "4", "--replace", "--grace", "15000"},
                               {"kills=4", "samples=64", "epochs=5", "pause_ms=2",
@@ -106,7 +106,7 @@ TEST(Elastic, TheSourceMayDieWhileItSendsAndANewcomerWhileItLoads) {
   EXPECT_EQ(outcome.deaths.size(), 4U);
 }
 
-// More often than a step may fail among the same members.
+// This is more often than a step may fail among the same members.
 TEST(Elastic, NewcomersThatDieAreNotTheProgramsFault) {
   const Outcome outcome =
       run({"-n", "2", "--replace", "--grace", "15000"},
@@ -141,7 +141,8 @@ TEST(Elastic, NoReplacementIsStartedWhereNoneIsAllowed) {
 TEST(Elastic, RanksThatTrainApartMeetAgain) {
   const Outcome undisturbed = run({"-n", "2"}, {"samples=60", "epochs=2", "apart=4"});
   expect_good_end(undisturbed, 2);
-  // Dies before a meeting; a replacement comes; all are equal after the last one.
+  // One dies before a periodic mean; a replacement comes; all are equal after the last
+  // mean.
   const Outcome outcome =
       run({"-n", "3", "--replace"}, {"kills=1", "samples=60", "epochs=60", "pause_ms=3",
                                      "apart=8", "outer=1", "late=2", "at=backward:13:1"});
@@ -165,7 +166,7 @@ TEST(Elastic, RandomDeathsUnderSeveralHooks) {
 // ---- to the bit -------------------------------------------------------------------------
 
 TEST(Elastic, AfterADeathBetweenTwoStepsTheRunEqualsOneOfAsManyRanksFromThatState) {
-  // The death is before step 0, so that the state is the one that both begin with.
+  // The death is before step 0, so both runs begin with the same state.
   const Outcome shrunk = run({"-n", "3"}, {"kills=1", "samples=60", "epochs=2", "seed=5",
                                            "at=next:0:2", kPowerSGD});
   const Outcome plain = run({"-n", "2"}, {"samples=60", "epochs=2", "seed=5", kPowerSGD});
@@ -175,9 +176,9 @@ TEST(Elastic, AfterADeathBetweenTwoStepsTheRunEqualsOneOfAsManyRanksFromThatStat
   EXPECT_EQ(shrunk.endings[0].hash, plain.endings[0].hash);
 }
 
-// The same later, with momentum and what a hook keeps: against a run of two that takes up
-// the checkpoint of step 12, the only one. With `again`, a replacement dies as well, when
-// it is about to take up the state.
+// The same later, with momentum and a hook's state: compares with a run of two that resumes
+// from the only checkpoint, of step 12. With `again`, a replacement dies as well, just
+// before it takes the state.
 void expect_to_go_on_as_from_a_checkpoint(const std::string& hook, int64_t death,
                                           bool again = false) {
   SCOPED_TRACE(hook + (again ? ", a replacement dies" : ""));
@@ -205,11 +206,11 @@ void expect_to_go_on_as_from_a_checkpoint(const std::string& hook, int64_t death
 }
 
 TEST(Elastic, AfterALaterDeathTheRunEqualsOneFromTheCheckpointOfThatMoment) {
-  // Residuals are each rank's own, and a checkpoint of three gives two ranks their mean. So
-  // the hook has none where three save; where it has, two save a step after the death.
+  // Each rank has its own residual, and a checkpoint of three gives two ranks the mean. So
+  // the hook has none where three save; where it has some, two save a step after the death.
   expect_to_go_on_as_from_a_checkpoint(std::string(kBatched) + ",ef=0", 12);
   expect_to_go_on_as_from_a_checkpoint(kPowerSGD, 11);
-  // What these send depends on the layout of the buckets, which must go on, too.
+  // The data that they send depends on the layout of the buckets, which must stay the same.
   expect_to_go_on_as_from_a_checkpoint("hook=int8", 11);
   expect_to_go_on_as_from_a_checkpoint(kBatched, 11);
   expect_to_go_on_as_from_a_checkpoint(std::string(kBatched) + ",ef=0", 12, /*again=*/true);
@@ -248,7 +249,7 @@ TEST(Elastic, AMistakeOfTheProgramIsNotTriedAgain) {
       << outcome.command.err;
 }
 
-// That it would make again: nothing is tried again, and the others go on.
+// It would make the mistake again, so nothing is repeated, and the others go on.
 TEST(Elastic, AMistakeOfAHookIsThrownAtOnceWhereItWasMade) {
   const Outcome outcome =
       run({"-n", "3"}, {"samples=60", "epochs=2", "hook=clumsy", "at=hook:4:2"});

@@ -1,5 +1,5 @@
 // A small elastic training for the tests and the soak: counts how often each sample was
-// trained, in its parameters and in ledgers, and kills itself if it is told to.
+// trained, in its parameters and in ledgers, and kills itself if told to.
 //
 //   elastic_trainer FOLDER key=value …
 //   cost=ROUNDS, transfer=MB  measure instead, see cost.h
@@ -46,7 +46,7 @@ struct Arguments {
   }
 };
 
-// late=N: who comes after a death waits until those who are left have gone on as N.
+// late=N: a process that comes after a death waits until the survivors have gone on as N.
 void wait_for_survivors(const Arguments& arguments) {
   const int64_t wanted = arguments.number("late", 0);
   if (wanted == 0 || !fs::exists(arguments.folder + "/deaths")) return;
@@ -61,7 +61,7 @@ void wait_for_survivors(const Arguments& arguments) {
   }
 }
 
-// misfit=N: who comes after a death has N samples more than the others.
+// misfit=N: a process that comes after a death has N more samples than the others.
 int64_t misfit(const Arguments& arguments) {
   return fs::exists(arguments.folder + "/deaths") ? arguments.number("misfit", 0) : 0;
 }
@@ -72,7 +72,7 @@ struct NetImpl : torch::nn::Module {
         mean(register_buffer("mean", torch::zeros({8}))),
         second(register_module("second", torch::nn::Linear(32, 1))),
         seen(register_parameter("seen", torch::zeros({samples}))) {}
-  // The second result has a gradient of one for each row, whatever the model is.
+  // The second result has gradient one for each row, whatever the model is.
   std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x,
                                                   const torch::Tensor& rows) {
     {
@@ -89,8 +89,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Rank 0 sees the file and says which step is the last; all read that before they are
-// there.
+// Rank 0 sees the file and chooses the last step; all read it before they get there.
 void end_on_request(const std::string& folder, brigade::ElasticTraining& training) {
   const std::string path = folder + "/end_at";
   if (training.group().rank() == 0 && fs::exists(folder + "/end") && !fs::exists(path)) {
@@ -111,8 +110,8 @@ std::string hash_of(torch::nn::Module& model) {
   return std::to_string(hash);
 }
 
-// With torch's SGD each sample counts in the parameter `seen`: its gradient is one, and so
-// is the learning rate.
+// With torch's SGD each sample counts in the parameter `seen`, because its gradient and the
+// learning rate are one.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, Net& net) {
   if (name == "adamw")
     return std::make_unique<torch::optim::AdamW>(net->parameters(),
@@ -175,7 +174,7 @@ class Trainer {
   void die_if_due(const std::string& where, int64_t step) {
     if (appointments_.has(where, step, training_.group().rank())) reaper_.die(where);
   }
-  // Half of the payload has gone then.
+  // Half of the payload has been sent then.
   void die_in_payload_if_due() {
     if (appointments_.has("send", training_.steps(), training_.group().rank()))
       elastic_sending::call_after(2 * arguments_.number("payload", 1),
@@ -206,7 +205,7 @@ Net Trainer::make_net() {
   torch::manual_seed(1);
   x_ = torch::randn({samples_, 8}).to(device_);
   y_ = x_.sum(1, true);
-  // Replicas must be made equal by others.
+  // Replicas start different, so that the training must make them equal.
   torch::manual_seed(arguments_.number("seed", getpid()));
   Net net(samples_);
   net->to(device_);
@@ -256,7 +255,7 @@ void Trainer::set_up_training() {
   training_.on_generation([this](const brigade::ElasticEvent& event) { tell(event); });
 }
 
-// With a payload, so that a handover takes long enough to be interrupted.
+// Adds a payload, so that a state transfer takes long enough to be interrupted.
 void Trainer::keep_counter() {
   auto payload = torch::zeros({arguments_.number("payload", 1)});
   training_.keep(
@@ -319,13 +318,13 @@ void Trainer::run() {
     const int rank = training_.group().rank(), size = training_.group().size();
     if (step == arguments_.number("hash_at", -1)) hash_at_ = hash_of(*net_);
     die_if_due("next", step);
-    // Once: the replacement comes to the same rank.
+    // This happens once, because the replacement gets the same rank.
     if (appointments_.due("stop", step, rank) &&
         fs::create_directory(arguments_.folder + "/stopped"))
       raise(SIGSTOP);
     if (appointments_.has("throw", step, rank)) throw std::runtime_error("a mistake");
     if (arguments_.text("mistake", "") == "skips_step") continue;
-    // Not what next() gave: a rank without samples gets one that does not count.
+    // Not the rows of next(): a rank without samples gets one that does not count.
     ledger_.begin(generation, step, sampler_.epoch(), size, sampler_.rows(rank, size));
     if (training_.step([&] { pass(dealt->to(device_), step); }))
       ledger_.done(generation, step);
@@ -336,7 +335,7 @@ void Trainer::run() {
 void Trainer::say_end() {
   const bool once =
       torch::equal(net_->seen.cpu(), torch::full({samples_}, -double(epochs_)));
-  // Who starts again from a checkpoint, or trains apart, may train rows twice.
+  // A process that resumes from a checkpoint, or trains locally, may train rows twice.
   const bool counted =
       !arguments_.values.contains("checkpoint") && !arguments_.values.contains("apart");
   const elastic_ledger::Books books(arguments_.folder);

@@ -1,4 +1,4 @@
-// What a hook can do with its Comm, besides the collectives of engine_test.
+// A hook's uses of its Comm, except the collectives of engine_test.
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::run_ranks;
 class CommRanks : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CommRanks, ::testing::Values(1, 2, 3));
 
-// Rank r has r + to + 1 values for rank `to`, all 100 r + to.
+// Rank r sends r + to + 1 values to rank `to`, all 100 r + to.
 TEST_P(CommRanks, AllToAllWithLengthsBringsPartsOfAnyLength) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const auto part = [](int from, int to) {
@@ -53,7 +53,7 @@ TEST(Comm, AHookComputesWithAsManyThreadsAsTheProgramHasAskedFor) {
   run_ranks(2, [](ProcessGroup group) {
     const int asked = at::get_num_threads() + 1;
     at::set_num_threads(asked);
-    // Not ATen's own question, which sets what it asks for.
+    // ATen's own function would set the number that it returns.
     const auto threads =
         reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
     ASSERT_NE(threads, nullptr);

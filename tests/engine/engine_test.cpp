@@ -34,8 +34,8 @@ void doze(std::mt19937& random, int microseconds) {
   std::this_thread::sleep_for(std::chrono::microseconds(random() % microseconds));
 }
 
-// A different number of collectives, of different kinds, for each bucket; with lanes for
-// some. Delays differ from rank to rank and bucket to bucket.
+// Each bucket has a different number of collectives, of different kinds, and some have
+// lanes. Delays differ from rank to rank and bucket to bucket.
 Task<at::Tensor> wandering(Bucket bucket, Comm& comm) {
   std::mt19937 random(
       static_cast<unsigned>(comm.rank() * 7919 + bucket.index() * 31 + comm.step()));
@@ -63,7 +63,7 @@ Task<at::Tensor> wandering(Bucket bucket, Comm& comm) {
       co_await comm.broadcast(sum, static_cast<int>(bucket.index()) % comm.size());
       break;
     }
-    case 3:  // too small to bother: no collective at all, the mean is a formula
+    case 3:  // too small: no collective at all, the mean is a formula
       sum = ramp_sum(sum.numel(), comm.size(), comm.step(), bucket.index());
       break;
     case 4: {  // three lanes of 1, 0 and 2 collectives, then a tail of one
@@ -148,7 +148,7 @@ TEST_P(EngineRanks, AnExceptionOnOneRankIsSeenByAll) {
         for (int index = 0; index < 3; ++index)
           futures.push_back(engine->run(make_bucket(index, 3, at::ones({4}))));
       } catch (const HookError&) {
-        // with one rank the failure is there before the next bucket starts
+        // with one rank the failure is known before the next bucket starts
       }
       std::string text;
       for (auto& future : futures) {
@@ -245,7 +245,7 @@ TEST(Engine, ARankThatIsStoppedInAStepIsNamedByTheOthers) {
           EXPECT_EQ(error.kind(), Failure::timeout) << text;
           EXPECT_EQ(error.rank(), 1) << text;
         }
-        // Only now may it go on, and learns the same.
+        // Only now may it go on, and gets the same error.
         if (group.rank() == 0) kill(std::stoi(pids[1]), SIGCONT);
         EXPECT_NE(text.find("nothing is heard of rank 1: stopped, lost"), std::string::npos)
             << text;
@@ -395,7 +395,7 @@ TEST(Engine, RefusesTensorsThatAreNotContiguousAndPartsThatDoNotFit) {
   });
 }
 
-// Times are given, so that nothing here takes any.
+// Times are given, so the test takes none.
 TEST(CollectivesInFlight, ACollectiveCountsFromTheEndOfTheOneBefore) {
   using InFlight = engine::TimedGroup::InFlight;
   using torch_port::LiveWork;
@@ -425,7 +425,7 @@ TEST(CollectivesInFlight, ACollectiveCountsFromTheEndOfTheOneBefore) {
   begin(40);
   begin(41);
   EXPECT_EQ(in_flight.oldest()->started, at(40));
-  // Who has failed comes first.
+  // A failed collective comes first.
   int woken = 0;
   in_flight.wake = [&] { ++woken; };
   futures[3]->setError(std::make_exception_ptr(Error("cut")));

@@ -1,6 +1,6 @@
-// A device that fails, at any point of a bucket's way: the bucket's future says so, and
-// nothing waits or ends for it. The last event is the future's own, which records it when
-// it is complete already: then the next pass says so.
+// A device that fails at any point while a bucket is under way: the bucket's future has the
+// error, and nothing waits or ends for it. The last event belongs to the future, which
+// records it when it is complete already; then the next pass has the error.
 #include <ATen/ATen.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gmock/gmock.h>
@@ -24,11 +24,11 @@ using testing::run_ranks;
 const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 c10::DeviceIndex devices = 0;  // none, for the other tests of this program
 int records_left = 0;     // events that can be recorded before the device fails, for good
-int reads_left = 0;       // the same, that can be waited for
-double device_clock = 0;  // milliseconds from any event to any later one
+int reads_left = 0;       // events that can be waited for before it fails
+double device_clock = 0;  // ms from any event to any later one
 
-// Streams and events of a device that computes nothing. LibTorch keeps the type free for
-// devices that others bring.
+// Streams and events of a device that computes nothing, of the type that LibTorch reserves
+// for foreign devices.
 struct FailingDevice : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
@@ -53,7 +53,7 @@ struct FailingDevice : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUs
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, FailingDevice)
 
-// Its values are never looked at.
+// Its values are never read.
 at::Tensor on_device(std::vector<float>& values) {
   devices = 1;
   return at::from_blob(
@@ -61,7 +61,7 @@ at::Tensor on_device(std::vector<float>& values) {
       at::TensorOptions(at::kFloat).device(kDevice), kDevice);
 }
 
-// Marks its stream wherever a hook can: in lanes, for a permit, at a latch.
+// Records events wherever a hook can: in lanes, for a permit, at a latch.
 std::shared_ptr<Hook> busy_hook() {
   return make_hook("busy", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     Semaphore one(1);
@@ -155,7 +155,7 @@ std::vector<TraceEvent> moved_from(engine::Trace& trace) {
   return all;
 }
 
-// A device that does not fail yet; at its end all is as before.
+// A device that does not fail; its destructor restores the state before.
 struct GoodDevice {
   GoodDevice() { records_left = reads_left = 1000; }
   ~GoodDevice() {
@@ -174,7 +174,7 @@ TEST(FailingDevice, EventsThatCannotBeReadDoNotComeAgain) {
     trace.add({.bytes = bytes}, begin, end);
   };
   add(1), add(2), add(3);
-  reads_left = 3;  // two of the first event, and one of the second
+  reads_left = 3;  // two of the first event, one of the second
   const auto bytes_of = [&] {
     std::vector<int64_t> all;
     for (const TraceEvent& event : moved_from(trace)) all.push_back(event.bytes);
@@ -187,7 +187,7 @@ TEST(FailingDevice, EventsThatCannotBeReadDoNotComeAgain) {
   EXPECT_EQ(bytes_of(), (std::vector<int64_t>{4}));
 }
 
-// The longer ago that was, the coarser the times are.
+// The longer ago the clocks were compared, the less exact the times are.
 TEST(FailingDevice, ATraceComparesItsClocksAnewWhenItWasRead) {
   const GoodDevice device;
   engine::Trace trace;
@@ -217,7 +217,7 @@ TEST(FailingDevice, ATraceThatCouldNotCompareItsClocksDoesSoLater) {
   EXPECT_GE(all[0].begin, begin);
 }
 
-// Lanes that run one after the other all run, as they do side by side.
+// All lanes run one after the other, as they do side by side.
 TEST(Lanes, AllRunAndTheFirstErrorIsThrown) {
   for (const int ranks : {1, 2}) {
     run_ranks(ranks, [](ProcessGroup group) {

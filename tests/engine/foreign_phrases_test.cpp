@@ -47,7 +47,7 @@ void all_reduce(const ProcessGroup& group) {
   torch_port::wait(*group.c10d()->allreduce(tensors), kNoTimeout, *group.c10d());
 }
 
-// The next connection that this process ends is reset.
+// Makes the end of this process reset its next connection.
 void reset_connections_at_exit() {
   const linger at_once{1, 0};
   for (int fd = 3; fd < 1024; ++fd)
@@ -102,7 +102,7 @@ TEST(ForeignPhrases, GlooSaysThatAPeerHasResetItsConnection) {
   });
 }
 
-// Says where its rank listens, and ends when that is to learn of the others.
+// Tells where its rank listens, and ends the process when it asks for the others.
 class LastWords : public c10d::FileStore {
  public:
   using FileStore::FileStore;
@@ -174,7 +174,7 @@ TEST(ForeignPhrases, StoresSayThatTheirServerIsGone) {
     std::this_thread::sleep_for(200ms);
     expect_phrase(thrown_by([&] { asks->add("number", 1); }),
                   "Connection was likely closed", Failure::peer_lost);
-    // What is written first is answered with a reset.
+    // The first write is answered with a reset.
     expect_phrase(thrown_by([&] {
                     for (int turn = 0; turn < 3; ++turn) {
                       writes->set("key", std::string("value"));

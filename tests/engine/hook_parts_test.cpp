@@ -1,4 +1,4 @@
-// Parts of buckets, their places in a step, and states of hooks made of others.
+// Parts of buckets, their positions in a step, and states of hooks made of others.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(BucketPart, IsAViewWhereItsParametersLieSideBySide) {
   bucket.buffer().mul_(10);
   part.put_back(bucket.buffer());
   EXPECT_TRUE(at::equal(whole.buffer(), floats({0, 1, 20, 30, 40, 50, 60, 70, 80, 9})));
-  part.put_back(at::zeros({7}));  // of another tensor
+  part.put_back(at::zeros({7}));  // belongs to another tensor
   EXPECT_TRUE(at::equal(whole.buffer(), floats({0, 1, 0, 0, 0, 0, 0, 0, 0, 9})));
 }
 
@@ -53,7 +53,7 @@ TEST(BucketPart, IsCopiedTogetherAndBackWhereOthersLieBetween) {
   EXPECT_THROW(BucketPart(whole, {}), c10::Error);
 }
 
-// A complex value takes two numbers of the buffer.
+// Every complex value takes two numbers of the buffer.
 TEST(BucketPart, KnowsThatComplexGradientsArePairs) {
   const std::vector<at::Tensor> parameters{
       at::zeros({2}), at::zeros({3}, at::kComplexFloat), at::zeros({1}),
@@ -71,7 +71,7 @@ TEST(BucketSequence, NumbersWhatAHookSeesAndKnowsTheLast) {
     return Bucket(at::zeros({1}), {at::zeros({1})}, {"p" + std::to_string(index)}, index,
                   last);
   };
-  // Of four buckets it sees the second and the third.
+  // It sees the second and third of four buckets.
   for (const bool told : {true, false}) {
     BucketSequence sequence;
     if (told) sequence.expect(2);
@@ -88,7 +88,7 @@ TEST(BucketSequence, NumbersWhatAHookSeesAndKnowsTheLast) {
   }
 }
 
-// One rank runs its hooks inline, as NCCL's do, and sends nothing.
+// A single rank runs its hooks inline, as with NCCL, and sends nothing.
 class CountScopes : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CountScopes, ::testing::Values(1, 2));
 
@@ -100,14 +100,14 @@ TEST_P(CountScopes, CountWhatALaneSendsUnderItsName) {
         TrafficLabel counted(lane, index == 0 ? "halves" : "rest", 100 * (index + 1));
         at::Tensor part = bucket.buffer().narrow(0, index * 4, 4);
         co_await lane.all_reduce(part);
-        // Lanes of a lane count with it.
+        // Lanes inside a lane count with it.
         Comm::Body inner = [&](int, Comm& own) -> Task<void> {
           co_await own.all_reduce(part);
         };
         if (index == 1) co_await lane.split(2, inner);
       };
       co_await comm.split(2, body);
-      co_await comm.all_reduce(bucket.buffer());  // in no part
+      co_await comm.all_reduce(bucket.buffer());  // counts in no part
       co_return bucket.buffer();
     }));
     for (int step = 0; step < 2; ++step)
@@ -131,7 +131,7 @@ HookState state_of(float error, const std::string& shared) {
 }
 
 TEST(PartStates, ComeBackByTheirNumberAndAreCombinedEachByItself) {
-  // The second part is kept by the first rank alone.
+  // Only the first rank keeps the second part.
   std::vector<HookState> shards(2);
   add_part_state(shards[0], 0, state_of(1, "5"));
   add_part_state(shards[1], 0, state_of(2, "5"));
@@ -147,7 +147,7 @@ TEST(PartStates, ComeBackByTheirNumberAndAreCombinedEachByItself) {
   EXPECT_TRUE(at::equal(first.tensors.at("error.w"), at::full({2}, 1.5f)));
   EXPECT_TRUE(at::equal(second.tensors.at("error.w"), at::full({2}, 7.f)));
   EXPECT_EQ(second.values, (std::map<std::string, std::string>{{"count", "6"}}));
-  // One that lacks a part without saying so is an error, as ever.
+  // A state that lacks a part without saying so is still an error.
   std::vector<HookState> lacking(2);
   add_part_state(lacking[0], 0, state_of(1, "5"));
   EXPECT_THROW(combine_states(lacking), ConfigError);

@@ -1,4 +1,4 @@
-// Hooks around others, as users write them.
+// Hooks around other hooks, as users write them.
 #include <gtest/gtest.h>
 
 #include "brigade/compose_hooks.h"
@@ -13,7 +13,7 @@ using engine::Engine;
 using testing::make_bucket;
 using testing::run_ranks;
 
-// Keeps what it is told.
+// Keeps the arguments of its calls.
 class Probe : public Hook {
  public:
   std::string name() const override { return "probe"; }
@@ -69,7 +69,7 @@ TEST(HookWrapper, PassesOnEverythingThatItDoesNotOverride) {
 
 TEST(HookWrapper, NeedsAnInnerHook) { EXPECT_THROW(Doubled(nullptr), ConfigError); }
 
-// Takes sparse buckets whether or not the inner hook does.
+// Takes sparse buckets even if the inner hook does not.
 class TakesAll : public Doubled {
  public:
   using Doubled::Doubled;

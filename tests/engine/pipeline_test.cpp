@@ -1,4 +1,4 @@
-// The pipeline of stations alone: no process group, no hook.
+// The pipeline of stations without process group and hook.
 #include "engine/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::string text_of(const Order& order) {
   return text;
 }
 
-// Notes the orders of the lanes that are served.
+// Records the orders of the lanes that are served.
 class Served {
  public:
   Visit note() {
@@ -29,7 +29,7 @@ class Served {
       changed_.notify_all();
     }};
   }
-  // What was served, once `count` lanes have been.
+  // The lanes that were served, once there are `count`.
   std::string after(size_t count) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return count_ >= count; }));

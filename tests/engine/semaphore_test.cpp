@@ -1,4 +1,4 @@
-// Hooks that wait for something other than a collective.
+// Hooks that wait for something that is no collective.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ using testing::run_ranks;
 using testing::served;
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// The sum over the ranks of buckets that are all `value`.
+// Expects the sum over the ranks of buckets that are all `value`.
 void expect_sum(const Future& future, double value, int ranks) {
   future->waitAndThrow();
   const at::Tensor result = future->value().toTensor();
@@ -30,7 +30,7 @@ void expect_sum(const Future& future, double value, int ranks) {
 std::vector<Future> run_buckets(Engine& engine, size_t count) {
   std::vector<Future> futures;
   for (size_t index = 0; index < count; ++index) {
-    // Buckets of different lengths: what is mixed up does not fit.
+    // Buckets differ in length, so that a mix-up does not fit.
     at::Tensor buffer = at::full({4 + static_cast<int64_t>(index)}, 1.0 + index);
     futures.push_back(engine.run(make_bucket(index, count, buffer)));
   }
@@ -63,13 +63,13 @@ TEST(Semaphore, LetsAsManyBucketsInAsItHasPermits) {
   });
 }
 
-// Rank 1 finds a permit, rank 0 must wait: still both issue their collectives in one order.
+// Rank 1 gets a permit, rank 0 must wait; both still issue collectives in the same order.
 TEST(Semaphore, ABucketThatWaitsOnOneRankIsNotOvertaken) {
   run_ranks(2, [](ProcessGroup group) {
     auto engine = Engine::make(group, "order");
     Semaphore permits(group.rank());
     std::binary_semaphore about_to_wait(0);
-    std::vector<int64_t> order;  // of the station's one thread
+    std::vector<int64_t> order;  // written by the station's one thread
     engine->set_hook(make_hook("one", [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
       if (bucket.index() == 1) {
         about_to_wait.release();
@@ -134,7 +134,7 @@ TEST_P(SemaphoreLanes, LanesBehindOneThatWaitsDoNotOvertakeIt) {
   });
 }
 
-// No lane leaves the station, so the parent goes on there.
+// No lane leaves the station, so the parent continues there.
 TEST(Semaphore, LanesThatOnlyWaitEndAndTheNextBucketComesAfterThem) {
   run_ranks(2, [](ProcessGroup group) {
     auto engine = Engine::make(group, "still");
@@ -205,7 +205,7 @@ TEST(Semaphore, AnEngineThatIsClosedLeavesNoThreadBehindAndNobodyWaiting) {
               std::string::npos);
     closed.reset();
 
-    permits.release();  // not for the bucket that is gone
+    permits.release();  // must not go to the bucket that is gone
     auto next = Engine::make(group, "next");
     next->set_hook(hook);
     for (int step = 0; step < 3; ++step)
@@ -244,7 +244,7 @@ TEST_P(LatchRanks, TheLastBucketWaitsForAllOthers) {
     std::atomic<int> done = 0;
     int seen = -1;
     const auto hook = [&](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
-      if (bucket.index() == 0) latch = std::make_shared<Latch>(1);  // the last one's
+      if (bucket.index() == 0) latch = std::make_shared<Latch>(1);  // the last bucket's
       if (!bucket.is_last()) latch->add();
       const std::shared_ptr<Latch> mine = latch;
       co_await comm.all_reduce(bucket.buffer());

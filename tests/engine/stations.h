@@ -1,4 +1,4 @@
-// What tests of the engine look at from outside.
+// Shows tests of the engine its threads.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace brigade::testing {
 
-// How long a test waits for what must come.
+// How long a test waits for an event that must come.
 inline constexpr std::chrono::seconds kPatience{20};
 
 // Whether a thread of this process serves the station.

@@ -1,4 +1,4 @@
-// What the engine notes of each bucket.
+// The engine's trace of each bucket.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
@@ -38,7 +38,7 @@ std::vector<TraceEvent> trace_of(const ProcessGroup& group, bool on) {
   engine->set_hook(make_hook("two", two_collectives));
   engine->trace().record(on);
   one_step(*engine);
-  engine->close();  // the threads have ended: all is noted
+  engine->close();  // the threads have ended, so the trace is complete
   std::vector<TraceEvent> events;
   engine->trace().move_to(events);
   return events;

@@ -19,8 +19,8 @@ using testing::make_bucket;
 using testing::run_ranks;
 using testing::served;
 
-// What rank `from` has for rank `to`: as many values as `to` + `from`, so that rank 0 has
-// none for itself.
+// Rank `from` sends rank `to` as many values as `to` + `from`, so rank 0 keeps none for
+// itself.
 at::Tensor part(int from, int to) {
   return at::full({from + to}, 100.0 * from + to, at::kDouble);
 }
@@ -117,7 +117,7 @@ TEST(AllToAllMessages, AMissingRankEndsInATimeoutNotAHang) {
             {.timeout = std::chrono::seconds(2)});
 }
 
-// The parts of bucket 0 end only when bucket 1 has got where they have been already.
+// The parts of bucket 0 end only after bucket 1 has passed the stations that they left.
 TEST(AllToAllMessages, ABucketDoesNotWaitForTheEndOfTheOneBeforeItAtStationsThatHasLeft) {
   for (const bool nested : {false, true}) {
     run_ranks(2, [nested](ProcessGroup group) {

@@ -12,7 +12,7 @@ WALL = 240
 
 
 class Report(unittest.TestCase):
-    """Made by the demo with nothing but its defaults."""
+    """A report that the demo makes with its defaults."""
 
     @classmethod
     def setUpClass(cls):
@@ -26,7 +26,7 @@ class Report(unittest.TestCase):
         ask = ("<script>console.log('measured', innerWidth, document.documentElement.scrollWidth,"
                " document.querySelectorAll('svg path.line').length)</script>")
         (self.folder / "page.html").write_text(page.replace("</body>", ask + "</body>"))
-        # In frames: a browser's window has a least width.
+        # Frames are used because a browser's window has a least width.
         frames = "".join(f"<iframe src=page.html style='width:{width}px;height:1500px;border:0'></iframe>" for width in (400, 1400))
         (self.folder / "frames.html").write_text("<!doctype html><body>" + frames)
         shot = self.folder / "shot.png"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The docs show the examples' own text, and the examples run: alone, under brigade run, under torchrun.
+"""Checks that the docs show the examples' own text, and that the examples run: alone, under brigade run, under torchrun.
 
 check.py BIN PYTHON: BIN is the build's bin folder; PYTHON has torch, or is empty.
 """
@@ -13,9 +13,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, PYTHON = pathlib.Path(sys.argv[1]), sys.argv[2]
-# README's own blocks are pasted and built by tests/packaging/readme.py.
+# tests/packaging/readme.py pastes and builds README's own blocks.
 DOCS = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md"))]
-# A fenced block, and the comment on the line before it that names its file.
+# Matches a fenced block, and the comment on the line before it that names its file.
 BLOCK = re.compile(r"(?:<!-- ([^\n]+?) -->\n)?```(cpp|diff)\n(.*?)```", re.DOTALL)
 
 
@@ -27,7 +27,7 @@ def blocks(kind):
 
 
 def code_lines(name):
-    """Without the comment on top, which says what the program is."""
+    """The lines without the comment on top, which describes the program."""
     return (ROOT / name).read_text().splitlines()[1:]
 
 
@@ -43,7 +43,7 @@ def run(*command, limit=120):
 
 
 def losses(output):
-    """Of the last epoch, one for each process."""
+    """The losses of the last epoch, one for each process."""
     return [float(value) for value in re.findall(r"epoch 5: loss ([\d.]+)", output)]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""brigade demo, as a user runs it, and the files it leaves. demo_check.py BRIGADE PYTHON: PYTHON has tensorboard, or is empty."""
+"""Runs brigade demo as a user does, and checks the files that it leaves. demo_check.py BRIGADE PYTHON: PYTHON has tensorboard, or is empty."""
 import json
 import math
 import os
@@ -31,7 +31,7 @@ def demo(*arguments, folder, **more):
 
 
 def why_no_network_namespaces():
-    """Why this process may not make them, as the system itself says; empty: it may. Only this is a reason to do without a link."""
+    """The system's reason why this process may not make them; empty if it may. Only this is a reason to test without a link."""
     return subprocess.run(["unshare", "-n", "true"], capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}).stderr.strip()
 
 
@@ -50,7 +50,7 @@ class Folder(unittest.TestCase):
 
 
 class EveryHook(unittest.TestCase):
-    """The demo with nothing but its defaults, once for all of these tests."""
+    """Runs the demo with its defaults, once for all of these tests."""
 
     @classmethod
     def setUpClass(cls):
@@ -232,7 +232,7 @@ class Repeating(Folder):
 
 
 def in_terminal(arguments, folder, keys=None, **more):
-    """Runs the demo on a pseudo-terminal of 100 columns; presses `keys` once it has said the text before them. Gives what it wrote, and how it ended."""
+    """Runs the demo on a pseudo-terminal of 100 columns; presses `keys` after the text before them. Returns its output, and how it ended."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -292,7 +292,7 @@ class OnATerminal(Folder):
     def test_ctrl_c_leaves_no_network_either(self):
         if why := why_no_network_namespaces():
             self.skipTest(why)
-        # The namespaces have no names: they last as long as a process holds them.
+        # The namespaces have no names, so they last as long as a process holds them.
         self.interrupted(["--hook", "allreduce", "--hook", "int8", "--steps", "25", "--link", "1mbit"], after=b"namespaces:")
 
 

@@ -1,5 +1,5 @@
-// text_gradient TEXT: trains a parameter whose gradient has the codes of TEXT as its
-// values. int8 sends them as they are: the text can be read on the link.
+// text_gradient TEXT: trains a parameter with the codes of TEXT as its gradient's values.
+// int8 sends them unchanged, so the text can be read on the link.
 #include <brigade/brigade.h>
 #include <torch/torch.h>
 
@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kLine = 64;
 constexpr int64_t kLines = 128;
 
-// TEXT, again and again. The 127 at the end of each line is the largest value of its block,
-// by which int8 makes 1 the block's unit.
+// Repeats TEXT. Each line ends with 127, the largest value of its block, so that int8's
+// unit in the block is 1.
 at::Tensor lines_of(std::string text) {
   if (text.size() >= kLine)
     throw std::runtime_error("TEXT: expected at most 63 characters");

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""examples/wireguard between two hosts, and what a third one on the same link sees of them and reaches.
+"""Runs examples/wireguard between two hosts, and checks what a third one on the same link can see and reach.
 
 wireguard_check.py BIN: BIN is the build's bin folder. Needs root, /dev/net/tun and Debian's wireguard-go and wireguard-tools (scripts/setup
---python), no kernel module. The hosts are network namespaces on a bridge. All of it happens in a process namespace of its own: when that ends,
+--python), no kernel module. The hosts are network namespaces on a bridge. All of it happens in a separate process namespace: when that ends,
 however it ends, the kernel ends every process in it, and namespaces and interfaces go with them.
 """
 import contextlib
@@ -29,13 +29,13 @@ LINK = ["192.168.7.1", "192.168.7.2", "192.168.7.3"]
 WIREGUARD = 51820
 MASTER_PORT = 29500
 TEXT = "gradients that everybody on the link can read"
-LIMIT = 120  # seconds, of each command
-SILENCE = 2  # seconds without an answer after which a port counts as not reached, where none is expected
+LIMIT = 120  # seconds for each command
+SILENCE = 2  # a port counts as not reached after this many seconds without an answer, where none is expected
 HOLD = "ip link set lo up && mount -t tmpfs none /run && mount -t tmpfs none /etc/wireguard && echo ready && exec sleep infinity"
 
 
 def why_not():
-    """What the machine lacks that no package gives; empty: nothing."""
+    """What the machine lacks that no package provides; empty: nothing."""
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
     try:
@@ -50,7 +50,7 @@ WHY_NOT = why_not()
 
 
 def enter_namespaces():
-    """Starts this program again where it can do no harm. A process that unshare itself started: killing unshare kills all."""
+    """Starts this program again in namespaces, as a process that unshare itself started: killing unshare kills all."""
     if not os.environ.get("BRIGADE_APART"):
         os.environ["BRIGADE_APART"] = "1"
         os.environ["PATH"] += ":/usr/sbin:/sbin"
@@ -78,7 +78,7 @@ def enter_network(descriptor):
 
 
 class Host:
-    """A network namespace with a cable to the bridge; /etc/wireguard and /run are its own, too."""
+    """A network namespace with a cable to the bridge, and its own /etc/wireguard and /run."""
 
     def __init__(self, number):
         self.number = number
@@ -101,7 +101,7 @@ class Host:
 
     @contextlib.contextmanager
     def sockets(self):
-        """Sockets that are made meanwhile are this host's."""
+        """Sockets that are made inside it are this host's."""
         with open("/proc/self/ns/net") as home, open(f"/proc/{self.holder.pid}/ns/net") as there:
             enter_network(there.fileno())
             try:
@@ -110,7 +110,7 @@ class Host:
                 enter_network(home.fileno())
 
     def bound(self, protocol, state):
-        """(address, port) of all its sockets of that protocol, in that state of /proc."""
+        """The (address, port) of all its sockets of that protocol, in that state of /proc."""
         for family, table in ((socket.AF_INET, protocol), (socket.AF_INET6, f"{protocol}6")):
             for line in pathlib.Path(f"/proc/{self.holder.pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
@@ -120,11 +120,11 @@ class Host:
                     yield socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)), int(port, 16)
 
     def listens(self):
-        """(address, port) where others could reach it by TCP."""
+        """The (address, port) pairs at which others could reach it by TCP."""
         return {(address, port) for address, port in self.bound("tcp", "0A") if not ipaddress.ip_address(address).is_loopback}
 
     def reaches(self, address, ports, within=LIMIT):
-        """Those ports that take a connection from here; ends as soon as all have answered."""
+        """Returns the ports that accept a connection from here; ends as soon as all have answered."""
         poll, waiting, found = select.poll(), {}, []
         end = time.monotonic() + within
         with contextlib.ExitStack() as stack:
@@ -132,7 +132,7 @@ class Host:
                 for port in ports:
                     one = stack.enter_context(socket.socket())
                     one.setblocking(False)
-                    # Closing resets the connection: nothing of it may be on the link later.
+                    # Closing resets the connection, so that nothing of it is on the link later.
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     one.connect_ex((address, port))
                     waiting[one.fileno()] = one, port
@@ -147,7 +147,7 @@ class Host:
 
 
 class Capture:
-    """All frames on a host's cable, both ways."""
+    """Captures all frames on a host's cable, in both directions."""
 
     def __init__(self, host):
         every_protocol, receive_buffer_force = 3, 33
@@ -157,7 +157,7 @@ class Capture:
         self.socket.setblocking(False)
 
     def frames(self):
-        """Ends the capture, which must have lost nothing."""
+        """Ends the capture, which must have lost nothing, and returns the frames."""
         found = []
         with self.socket:
             with contextlib.suppress(BlockingIOError):
@@ -171,7 +171,7 @@ class Capture:
 
 
 def ip_flows(frames):
-    """(protocol, destination port) of those that carry IPv4."""
+    """The (protocol, destination port) of the frames that carry IPv4."""
     for frame in frames:
         if frame[12:14] == b"\x08\x00":
             header = 14 + 4 * (frame[14] & 15)
@@ -179,19 +179,19 @@ def ip_flows(frames):
 
 
 def bytes_from(host):
-    """That have come out of its cable."""
+    """The number of bytes that its cable has carried away from it."""
     counters = re.search(rf"cable{host.number}:(.*)", pathlib.Path("/proc/self/net/dev").read_text())[1]
     return int(counters.split()[0])
 
 
 def readme(command):
-    """The line of README.md that begins so, without its comment."""
+    """The line of README.md that begins with `command`, without its comment."""
     line, = re.findall(rf"^{re.escape(command)}.*?(?= *(?:#|$))", (RECIPE / "README.md").read_text(), re.MULTILINE)
     return line
 
 
 class Job:
-    """A program on both hosts, started by the lines of README.md; without the tunnel: with another interface and address in them."""
+    """A program on both hosts, started by the lines of README.md; without the tunnel, the lines have another interface and address."""
 
     def __init__(self, program, folder, workers=1, interface="brigade0", master=TUNNEL[0]):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIGADE_TIMEOUT": "60", "BRIGADE_GRACE": "5"}
@@ -224,7 +224,7 @@ class Job:
         return True
 
     def wait(self):
-        """For its good end."""
+        """Waits until it has ended well."""
         try:
             for launcher in self.launchers:
                 launcher.wait(LIMIT)
@@ -238,7 +238,7 @@ HOSTS, KEYS = [], []  # public keys
 
 
 def setUpModule():
-    """Hosts 0 and 1 have a tunnel. Host 2, the stranger, is on the same link and has a key that nobody knows."""
+    """Hosts 0 and 1 have a tunnel. Host 2 is foreign: it is on the same link and has a key that nobody knows."""
     if WHY_NOT:
         return
     missing = [name for name in ("wg", "wg-quick", "wireguard-go", "nft") if not shutil.which(name)]
@@ -268,13 +268,13 @@ class Jobs(unittest.TestCase):
 
     @classmethod
     def start_training(cls, **more):
-        """A job that has begun to train, and goes on until it is ended."""
+        """Starts a job that trains until it is ended."""
         before = bytes_from(HOSTS[0])
         job = cls.job(BIN / "brigade", "train", "--hook", "int8", "--evaluate-every", 0, "--steps", 100_000_000, **more)
         wait_until(lambda: job.runs() and bytes_from(HOSTS[0]) > before + 1_000_000, "a megabyte of gradients")
 
     def places(self):
-        """Both hosts, with their addresses in the tunnel and on the link, and the ports that they listen on."""
+        """Both hosts, with their addresses in the tunnel and on the link, and their listening ports."""
         for host, inner, outer in zip(HOSTS, TUNNEL, LINK):
             ports = sorted({port for _, port in host.listens()})
             self.assertGreater(len(ports), 0)
@@ -300,7 +300,7 @@ class AJobInTheTunnel(Jobs):
     def test_a_stranger_reaches_no_port_through_a_tunnel_of_its_own(self):
         stranger = HOSTS[2]
         for host, inner, outer, ports in self.places():
-            # It takes the other host's address. What it lacks is that host's key.
+            # It takes the other host's address, but lacks that host's key.
             stranger.tunnel("up", 1 - host.number, outer, KEYS[host.number])
             self.assertIn("dev brigade0", stranger.run("ip", "route", "get", inner))
             self.assertEqual(stranger.reaches(inner, ports, SILENCE), [])
@@ -320,7 +320,7 @@ class AJobInTheTunnel(Jobs):
             stranger.run("ip", "route", "add", inner, "via", outer)
             self.addCleanup(stranger.run, "ip", "route", "delete", inner)
             self.assertEqual(stranger.reaches(inner, ports, SILENCE), [])
-            # It is the rule of brigade0.conf that keeps the stranger out.
+            # The rule of brigade0.conf keeps the foreign host out.
             rule = host.run("nft", "list", "table", "inet", "brigade0")
             host.run("nft", "flush", "table", "inet", "brigade0")
             self.addCleanup(host.run, "nft", rule)
@@ -336,7 +336,7 @@ class AJobWithoutTheTunnel(Jobs):
 
 class Training(Jobs):
     def frames(self, **more):
-        """All that is on the link while a job trains whose gradients are TEXT."""
+        """All frames on the link while a job trains whose gradients are TEXT."""
         capture = Capture(HOSTS[0])
         self.job(BIN / "text_gradient", f"'{TEXT}'", **more).wait()
         return capture.frames()

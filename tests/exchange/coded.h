@@ -1,4 +1,4 @@
-// What tests of exchanges share: every codec, inputs known to all ranks, one round of
+// Shared by tests of exchanges: every codec, inputs known to all ranks, one round of
 // coding.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
@@ -40,14 +40,14 @@ inline at::Tensor coded_once(const at::Tensor& values, const Codec& codec, int64
   return out;
 }
 
-// So many of n values has each of so many owners, in whole blocks.
+// The number of values that each of `owners` owners has of n, in whole blocks.
 inline int64_t chunk_length(int64_t n, int64_t owners, const Codec& codec) {
   const int64_t even = (n + owners - 1) / owners;
   return (even + codec.block() - 1) / codec.block() * codec.block();
 }
 
-// What two phases must come to: each chunk coded by everybody except its owner, added up
-// in order to the owner's values, and the sum / ranks coded once more.
+// The expected result of two phases: each chunk is coded by all except its owner and added
+// in order to the owner's values; then the sum / ranks is coded once more.
 inline at::Tensor two_phase_mean(const std::vector<at::Tensor>& inputs, const Codec& codec,
                                  int64_t ranks) {
   const auto owners = static_cast<int64_t>(inputs.size());

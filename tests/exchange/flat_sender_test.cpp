@@ -9,7 +9,7 @@ namespace {
 
 using testing::run_ranks;
 
-// Two dtypes, one parameter that is sent in place, one in another layout.
+// Has two dtypes, one parameter that is sent in place, and one in another layout.
 std::vector<at::Tensor> parameters_of(float value) {
   return {at::full({3, 4}, value), at::full({5}, value, at::kDouble),
           at::full({kInPlaceBytes / 4 + 1}, value), at::full({6, 2}, value).t(),

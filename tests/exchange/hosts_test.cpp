@@ -1,5 +1,5 @@
-// The two-phase all-reduce where ranks share hosts: against the same arithmetic done in one
-// place, its error feedback, and what it sends to other hosts.
+// Compares the two-phase all-reduce of ranks that share hosts with the same arithmetic in
+// one process; its error feedback, and what it sends to other hosts.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -22,7 +22,7 @@ using testing::two_phase_mean;
 using testing::values_of;
 using Hosts = std::vector<int>;  // by rank
 
-// What one segment must come to. A part's owner adds its host_ranks' values to its own.
+// The expected result of a segment. A chunk's owner adds its host_ranks' values to its own.
 at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayout& layout,
                            const Codec& codec) {
   const int64_t n = inputs[0].numel(), part = chunk_length(n, layout.places(), codec);
@@ -42,7 +42,7 @@ at::Tensor segment_by_host(const std::vector<at::Tensor>& inputs, const HostLayo
   return at::cat(parts);
 }
 
-// The exchange's own numbers.
+// Equal to the exchange's own numbers.
 int64_t segment_values(const HostLayout& layout) {
   return int64_t{1} << (layout.shares_hosts() ? 19 : 21);
 }
@@ -61,7 +61,7 @@ at::Tensor result_by_host(int64_t n, const HostLayout& layout, const Codec& code
   return at::cat(parts);
 }
 
-// Serves any codec and residual, one after the other.
+// Works with any codec and residual, one after the other.
 struct Exchanges {
   explicit Exchanges(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
@@ -69,7 +69,7 @@ struct Exchanges {
           Residuals residuals(residual);
           residuals.moved = moved;
           co_await two_phase->all_reduce(bucket.buffer(), residuals, comm);
-          // Ranks that took no part in some collectives are still in step with the others.
+          // Ranks that skipped some collectives are still in step with the others.
           at::Tensor ranks = at::ones({1});
           co_await comm.all_reduce(ranks);
           EXPECT_EQ(ranks.item<int>(), comm.size());
@@ -118,7 +118,7 @@ void expect_the_bits_of_one_place(const ProcessGroup& group, Exchanges& exchange
   }
 }
 
-// Against float64: however the ranks sit, the mean is as near as the codec allows.
+// Compares with float64: the mean is as exact as the codec allows, wherever the ranks are.
 void expect_the_mean(const ProcessGroup& group, Exchanges& exchange) {
   const std::vector<double> tolerances{1e-3, 8e-3, 1.5e-2, 0.2, 1.5e-2, 5e-2, 0.4};
   const auto codecs = all_codecs();
@@ -131,14 +131,14 @@ void expect_the_mean(const ProcessGroup& group, Exchanges& exchange) {
       mean += values_of(n, rank, 0).to(at::kDouble) / group.size();
     const at::Tensor off =
         exchange.run(values_of(n, group.rank(), 0)).to(at::kDouble) - mean;
-    // In units of one rank's values, as the table of hooks has it.
+    // Measured in units of one rank's values, as in the table of hooks.
     EXPECT_LE(off.norm().item<double>() / std::sqrt(static_cast<double>(n)),
               tolerances[index]);
   }
 }
 
-// Sum of the results + mean of the residuals = sum of the mean inputs, whatever the steps,
-// and whatever residuals there were to begin with.
+// Sum of the results + mean of the residuals = sum of the mean inputs, for any number of
+// steps and any first residuals.
 void expect_the_residual_to_be_what_is_lacking(const ProcessGroup& group,
                                                Exchanges& exchange) {
   exchange.two_phase = std::make_unique<TwoPhase>(make_int8_codec());
@@ -172,7 +172,7 @@ void expect_the_bytes_of_one_rank_a_host(const ProcessGroup& group, Exchanges& e
   const auto sent = [&](bool flat) {
     exchange.two_phase = std::make_unique<TwoPhase>(codec, flat);
     exchange.run(at::ones({n}));
-    // Without the all-reduce of one value at the end.
+    // This leaves out the all-reduce of one value at the end.
     const int last = (group.rank() + group.size() - 1) % group.size();
     const bool away = layout.host_of[last] != layout.host;
     const int64_t extra = away ? 2 * 4 * (group.size() - 1) / group.size() : 0;

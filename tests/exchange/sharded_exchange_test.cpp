@@ -1,4 +1,5 @@
-// Reduce-scatter, a change of the shards, all-gather: against the same done in one place.
+// Compares reduce-scatter, a change of the shards, and all-gather with the same in one
+// process.
 #include "exchange/sharded_exchange.h"
 
 #include <ATen/ATen.h>
@@ -18,11 +19,11 @@ using engine::Engine;
 using testing::make_bucket;
 using testing::run_ranks;
 
-// Small ones that can't be divided evenly, an empty one, and one that is sent in place by
-// up to four ranks.
+// Some are small and cannot be divided evenly, one is empty, and one is sent in place by up
+// to four ranks.
 const std::vector<int64_t> kLengths{7, (int64_t{1} << 20) + 13, 0, 1, 300};
 
-// Integers: sums are exact.
+// Values are integers, so that sums are exact.
 at::Tensor gradient_of(int64_t length, int rank, at::ScalarType dtype) {
   return (at::arange(length, at::kFloat).remainder(5) + static_cast<float>(rank)).to(dtype);
 }

@@ -14,7 +14,7 @@ TEST(StateTransport, EveryRankGetsWhatAllHaveSentToIt) {
   run_ranks(3, [](ProcessGroup group) {
     StateByRank mine;
     for (int to = 0; to < group.size(); ++to) {
-      if (group.rank() == 1 && to == 2) continue;  // nothing for this one
+      if (group.rank() == 1 && to == 2) continue;  // rank 2 gets nothing
       const std::string name = "from." + std::to_string(group.rank());
       mine[to].tensors[name] = at::full({2, 3}, 10 * group.rank() + to, at::kDouble);
       mine[to].tensors[name + ".empty"] = at::empty({0, 4}, at::kLong);
@@ -35,7 +35,7 @@ TEST(StateTransport, EveryRankGetsWhatAllHaveSentToIt) {
       EXPECT_EQ(got.tensors.at(name + ".empty").scalar_type(), at::kLong);
       EXPECT_EQ(got.values.at(name), "for:" + std::to_string(group.rank()));
     }
-    EXPECT_EQ(got.values.at("shared"), "2");  // the highest rank's
+    EXPECT_EQ(got.values.at("shared"), "2");  // the highest rank wins
   });
 }
 

@@ -1,5 +1,5 @@
-// The two-phase all-reduce against the same arithmetic done in one place, and its error
-// feedback.
+// Compares the two-phase all-reduce with the same arithmetic in one process, and checks its
+// error feedback.
 #include "exchange/two_phase.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::run_ranks;
 using testing::two_phase_mean;
 using testing::values_of;
 
-// The exchange's own number.
+// Equal to the exchange's own number.
 constexpr int64_t kSegment = int64_t{1} << 21;
 
 at::Tensor reference(const std::vector<at::Tensor>& inputs, const Codec& codec) {
@@ -35,14 +35,14 @@ at::Tensor reference(const std::vector<at::Tensor>& inputs, const Codec& codec) 
   return at::cat(parts);
 }
 
-// One exchange of `mine` by the engine.
+// The engine's result of one exchange of `mine`.
 at::Tensor exchanged(Engine& engine, const at::Tensor& mine) {
   auto future = engine.run(make_bucket(0, 1, mine.clone()));
   future->waitAndThrow();
   return future->value().toTensor();
 }
 
-// Serves any codec and residual, one after the other.
+// Works with any codec and residual, one after the other.
 struct Exchange {
   explicit Exchange(ProcessGroup group) : engine(Engine::make(group, "exchange")) {
     engine->set_hook(
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TwoPhaseExchange, ::testing::Values(1, 2, 3, 4))
 TEST_P(TwoPhaseExchange, GivesEveryRankTheBitsOfTheSameSumDoneInOnePlace) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
-    int root = 0;  // who does the sum in one place
+    int root = 0;  // the rank that does the sum in one place
     for (int64_t n : {1, 3, 17, 255, 256, 257, 511, 513, 1001, 2048, 4097, 70001,
                       static_cast<int>(2 * kSegment + 1001)}) {
       std::vector<at::Tensor> inputs;  // by rank
@@ -92,10 +92,10 @@ TEST_P(TwoPhaseExchange, IsExactWhereTheCodecsAre) {
     for (const auto& codec : all_codecs()) {
       exchange.use(codec);
       SCOPED_TRACE(std::string(codec->name()));
-      // Rotated, only whole blocks of such values have few levels.
+      // After the rotation only whole blocks of such values have few levels.
       const int64_t n = codec->name() == "int4" ? 1024 : 1000;
-      // Only 0 and 12 (the rank + 1): codes 0 and the last one in every block; their mean
-      // 6 (ranks + 1) is small enough for the half types.
+      // The values are 0 and 12 (the rank + 1): codes 0 and the last one in every block.
+      // Their mean 6 (ranks + 1) is small enough for the half types.
       const at::Tensor on = at::arange(n).remainder(2).eq(1).to(at::kFloat);
       const at::Tensor result = exchanged(*exchange.engine, on * 12.0 * (group.rank() + 1));
       const at::Tensor mean = on * 6.0 * (group.size() + 1);
@@ -116,8 +116,8 @@ TEST_P(TwoPhaseExchange, NothingToSendIsNoCollective) {
   });
 }
 
-// What all codecs are fed with: this rank's values of each step, and the sum of the means
-// over the ranks after the first step and after the last.
+// The input of all codecs: this rank's values in each step, and the sum of the means over
+// the ranks after the first step and after the last.
 struct Steps {
   Steps(int64_t number, int64_t n, const ProcessGroup& group)
       : in(at::zeros({n}, at::kDouble)) {
@@ -134,13 +134,14 @@ struct Steps {
   at::Tensor in_first, in;
 };
 
-// Sum of the results + mean of the residuals = sum of the mean inputs, whatever the steps.
+// Sum of the results + mean of the residuals = sum of the mean inputs, after any number of
+// steps.
 TEST_P(TwoPhaseExchange, TheMeanResidualIsWhatTheResultsLack) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Exchange exchange(group);
     if (group.size() == 1) return;
     for (int64_t n : {int64_t{1}, int64_t{257}, int64_t{4097}, kSegment + 17}) {
-      // Whether errors add up shows in few values; the many are there for the segments.
+      // A few values show whether errors add up; many are needed for the segments.
       const Steps steps(n > kSegment ? 3 : 8, n, group);
       for (const auto& codec : all_codecs()) {
         if (!codec->takes_residual()) continue;
@@ -159,7 +160,7 @@ TEST_P(TwoPhaseExchange, TheMeanResidualIsWhatTheResultsLack) {
         group.all_reduce(lack);
         lack /= group.size();
         EXPECT_LE((in - out - lack).abs().max().item<double>(), 1e-5);
-        // What is missing in the end is what one step loses, not eight times that.
+        // The final error is that of one step, not of eight.
         EXPECT_LE(last, 4 * first + 0.05) << first;
         if (n > 1) {
           EXPECT_GT(lack.abs().max().item<double>(), 0) << "nothing was rounded";

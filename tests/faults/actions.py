@@ -1,4 +1,4 @@
-"""The verbs of the table. Each gives an action: a function of the job and of the row's value (see Fault.each)."""
+"""The verbs of the table. Each returns an action: a function of the job and of the row's value (see Fault.each)."""
 import os
 import pathlib
 import resource
@@ -18,12 +18,12 @@ def start(job, value):
 
 
 def start_only(*ranks):
-    """Without a launcher: these ranks, not all."""
+    """Without a launcher: starts these ranks, not all."""
     return lambda job, value: job.start(only=ranks)
 
 
 def start_more(name, rank, **environment):
-    """Without a launcher: one more process that claims a rank."""
+    """Without a launcher: starts one more process that claims a rank."""
     def action(job, value):
         job.environment_of[rank] = {**job.environment_of.get(rank, {}), **environment}
         job.add(name, job.program(rank), rank)
@@ -38,10 +38,10 @@ def at_step(step):
 
 
 def as_soon_as_there(who):
-    """When the process exists: the ranks are about to meet."""
+    """Waits until the process exists: the ranks are about to connect."""
     def action(job, value):
         def there():
-            try:  # Until it has its name, the watch looks like a rank.
+            try:  # before it has its name, the guardian looks like a rank
                 return (not job.has_launcher() or job.watch()) and job.process(who)
             except IndexError:
                 return None
@@ -50,7 +50,7 @@ def as_soon_as_there(who):
 
 
 def send(name, *who):
-    """A signal. Without a name it is the row's value."""
+    """Sends a signal; without a name, the row's value."""
     def action(job, value):
         number = getattr(signal, f"SIG{name or value}")
         for pid in [job.process(one) for one in who]:
@@ -92,7 +92,7 @@ def with_variables_of(rank, **variables):
 
 
 def with_descriptors(job, value):
-    """At most `value` of them in every process."""
+    """Allows at most `value` descriptors in every process."""
     job.prefix = ["prlimit", f"--nofile={value}:{value}"]
 
 
@@ -114,28 +114,28 @@ def with_stdout(kind):
 
 
 def with_calls(rules):
-    """File calls of the job's processes fail, or take their time: rules of shim.c, {folder} is the case's own."""
+    """Makes file calls of the job's processes fail or delays them, by rules of shim.c; {folder} is the case's own."""
     def action(job, value):
         job.environment.update(LD_PRELOAD=str(job.setting.shim), BRIGADE_FAULTS=rules.format(value, folder=job.folder))
     return action
 
 
 def as_nobody(job, value):
-    """All processes run as a user who may write into the case's folder, and nothing that he is not given."""
+    """Runs all processes as a user who may write only into the case's folder."""
     for folder in (job.folder.parent, job.folder, job.temporary):
         folder.chmod(0o777)
     job.prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 def locked_folder(name):
-    """A folder that its reader may not write into."""
+    """Makes a folder into which the process that reads it may not write."""
     return lambda job, value: (job.folder / name).mkdir(mode=0o555)
 
 
 # ---- limits of a running process
 
 def limit(what, who, amount=0):
-    """RLIMIT_…: of memory so much more than the process has now, of anything else so much."""
+    """Sets RLIMIT_…: for memory, the process's present size plus `amount`, else `amount`."""
     def action(job, value):
         pid = job.process(who)
         number = getattr(resource, f"RLIMIT_{what}")
@@ -149,7 +149,7 @@ def limit(what, who, amount=0):
 # ---- files
 
 def saved(job, value):
-    """A run of a few steps has saved a checkpoint before."""
+    """A run of a few steps has saved a checkpoint first."""
     before = job.steps, job.limit
     job.steps, job.limit = 20, PATIENT
     job.start()
@@ -161,7 +161,7 @@ def saved(job, value):
 
 
 def find(job, pattern):
-    """A path: absolute, or by a pattern in the case's folder."""
+    """A path, absolute or by a pattern in the case's folder."""
     if pattern.startswith("/"):
         return pathlib.Path(pattern)
     matches = sorted(job.folder.glob(pattern)) if "*" in pattern else []
@@ -169,7 +169,7 @@ def find(job, pattern):
 
 
 def put(pattern, kind, content=b""):
-    """A thing of this kind instead of the file; {} in either is the row's value."""
+    """Puts a thing of this kind in the place of the file; {} in either is the row's value."""
     def action(job, value):
         path = find(job, pattern.format(value))
         what = kind.format(value)
@@ -215,7 +215,7 @@ def put(pattern, kind, content=b""):
 
 
 def idx_files(job, value):
-    """Twenty images of 4 x 4, to train and to test."""
+    """Makes twenty images of 4 x 4, to train and to test."""
     (job.folder / "idx").mkdir()
     for name in ("train", "t10k"):
         images = struct.pack(">4I", 2051, 20, 4, 4) + bytes(range(16)) * 20
@@ -225,7 +225,7 @@ def idx_files(job, value):
 
 
 def small_disk(kilobytes):
-    """The checkpoint's folder has so much room."""
+    """Gives the checkpoint's folder only so much room."""
     def action(job, value):
         job.checkpoint.mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", job.checkpoint], check=True)
@@ -248,7 +248,7 @@ def empty_disk(job, value):
 # ---- the network
 
 def reset_connections(job, value):
-    """Those that are established, all of them."""
+    """Resets all established connections."""
     subprocess.run(["ss", "-K", "-t", "state", "established"], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -259,7 +259,7 @@ def on_host(host, command):
 
 
 def deaf(host):
-    """What this host sends to the other one is lost on the way; it still hears."""
+    """Drops what this host sends to the other one; it still hears."""
     return on_host(host, f"ip neigh replace {job_address(1 - host)} lladdr 02:00:00:00:00:99 nud permanent dev brg0")
 
 
@@ -271,10 +271,10 @@ def job_address(host):
     return ("10.77.0.1", "10.77.0.2")[host]
 
 
-# ---- strangers: see strangers.py
+# ---- foreign connections: see strangers.py
 
 def stranger(kind, at):
-    """at: "store", or the process whose ports are meant."""
+    """at: "store", or the process whose ports it visits."""
     def action(job, value):
         if at == "store":
             ports = processes.ports_of(job.store_host())
@@ -294,7 +294,7 @@ def stranger(kind, at):
 
 
 def impostor(kind):
-    """Somebody else listens on the master port."""
+    """Makes another server listen on the master port."""
     def action(job, value):
         job.guests.append(strangers.listen(kind or value, MASTER_PORT))
     return action

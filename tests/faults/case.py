@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One case of the table: case.py --bin build/bin [--python PYTHON] NAME WAY HOOK. run.py starts it for each; by hand it says why one fails.
+"""Runs one case of the table: case.py --bin build/bin [--python PYTHON] NAME WAY HOOK. run.py starts it for each; by hand it says why one fails.
 
-The case has a process, a network namespace, a mount namespace and a folder of its own, adopts every orphan of the job, and looks at the end
-for what is left of it. Its last line is JSON.
+The case has its own process, network namespace, mount namespace and folder, adopts every orphan of the job, and looks at the end for what is
+left of it. Its last line is JSON.
 """
 import argparse
 import fcntl
@@ -27,7 +27,7 @@ from jobs import STEPS, Failure, Job, TooEarly  # noqa: E402
 
 
 class Setting:
-    """Where the programs are, and how much slower than promised things may be."""
+    """Where the programs are, and the factor on all promised times."""
 
     def __init__(self, bin_folder, python, slack, work):
         self.bin = pathlib.Path(bin_folder).resolve()
@@ -39,7 +39,7 @@ class Setting:
 
 
 def undisturbed_hash(way, hook, setting, steps=STEPS):
-    """Of a run without a fault; found once for all cases with this language and hook."""
+    """The hash of a run without a fault, computed once for all cases with this language and hook."""
     kind = "py-run" if way.startswith("py-") else "train"
     name = re.sub(r"\W", "_", f"{kind}_{hook}_{steps}")
     with (setting.work / f"{name}.lock").open("w") as lock:
@@ -75,10 +75,10 @@ def check_ends(job, see):
 
 
 def check_resumes(job):
-    """The same command again, without the fault, ends with the parameters of a run that was never disturbed."""
+    """Runs the same command again, without the fault; it must end with the parameters of a run without a fault."""
     again = Job(job.way, job.hook, job.folder, job.setting)
     again.undisturbed = job.undisturbed
-    if job.cable:  # another one: what was done to it stays with it
+    if job.cable:  # a new one, because the faults of the old one stay with it
         job.cable.close()
     again.start()
     job.cable = again.cable
@@ -109,7 +109,7 @@ def check(job, see):
         failed = [member for member in job.members if member.code != 0]
         if not failed:
             check_trained(job)
-        else:  # Where one host has done its part, it may end well all the same.
+        else:  # if one host has finished its part, it may end well all the same
             job.members = failed
             check_ends(job, see.ends)
     else:
@@ -125,7 +125,7 @@ def check_nothing_left(job):
     for where in ["self", *holders] if job.own_network else []:
         if ports := processes.listening_ports(where):
             raise Failure(f"ports are left: {ports}")
-    # torch's own folder, in Python, is its own affair.
+    # A temporary folder of torch's own, in Python, is ignored.
     if found := [path.name for path in job.temporary.iterdir() if not path.name.startswith("torchinductor")]:
         raise Failure(f"files are left in TMPDIR: {found}")
     if job.checkpoint.is_dir() and (found := [path.name for path in job.checkpoint.glob("*partial*")]):
@@ -133,14 +133,14 @@ def check_nothing_left(job):
 
 
 def execute(fault, value, job, see):
-    """Seconds from the last action to the end of the job."""
+    """Returns the seconds from the last action to the end of the job."""
     try:
         for action in fault.do:
             action(job, value)
     except (IndexError, ProcessLookupError, ConnectionError) as gone:
         raise TooEarly(f"whom the fault was meant for had gone: {gone!r}") from gone
     begin = time.monotonic()
-    # A fault that was there before the job has its start before it.
+    # A fault that was there before the job counts from the job's start.
     at_start = actions.at_step not in [getattr(action, "verb", None) for action in fault.do]
     within = (see.within or max(fault.limit + 2, 5)) + (job.seconds_to_start() if at_start else 0)
     job.wait(within * job.setting.slack)
@@ -153,7 +153,7 @@ def execute(fault, value, job, see):
 
 
 def attempt(fault, value, way, hook, setting, folder, own_network):
-    """Good or not, seconds, and why not; None where the job ended before the fault."""
+    """Returns whether it was good, the seconds, and why not; None if the job ended before the fault."""
     job = Job(way, hook, folder, setting, limit=fault.limit)
     job.undisturbed = functools.cache(lambda: undisturbed_hash(way, hook, setting))
     job.guests, job.own_network = [], own_network
@@ -185,7 +185,7 @@ def run(fault, value, way, hook, setting, work):
 
 
 def in_own_mounts(words):
-    """Again, in a mount namespace, so that a small disk goes with the case."""
+    """Runs this again in a mount namespace, so that a small disk goes with the case."""
     os.execvp("unshare", ["unshare", "-m", "--propagation", "private", sys.executable, *words])
 
 

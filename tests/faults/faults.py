@@ -1,4 +1,4 @@
-"""The vocabulary of the table: what a row is made of."""
+"""The vocabulary of the table's rows."""
 from dataclasses import dataclass, field
 
 CPP = ("run", "train", "bare")
@@ -10,9 +10,9 @@ HOSTS = ("hosts", "py-hosts")
 
 @dataclass(frozen=True)
 class TrainsOn:
-    """Every process ends with 0, and the parameters are those of an undisturbed run."""
+    """Every process ends with 0, and the parameters are those of a run without a fault."""
     within: float = 30  # seconds from the fault on
-    same: bool = True  # the undisturbed run's hash
+    same: bool = True  # must have the hash of a run without a fault
 
     def __str__(self):
         return "trains on; the undisturbed run's parameters" if self.same else "exit code 0"
@@ -20,7 +20,7 @@ class TrainsOn:
 
 @dataclass(frozen=True)
 class TrainsWithout:
-    """One process is one too many: it ends with 1 and this text, the others train on."""
+    """One process is too many: it ends with 1 and this text, the others train on."""
     text: str
     within: float = 30
 
@@ -33,14 +33,14 @@ class Ends:
     """The job fails: with a code and a text for each process that the driver started.
 
     launcher, rank0, rank1: (code, text): code is a number, a tuple of some, or None for any but 0; text is a regular
-    expression that its output must have. None: not looked at.
+    expression that its output must have. None: not checked.
     """
     launcher: tuple = (None, "")
     rank0: tuple = (None, "")
     rank1: tuple = (None, "")
     within: float = 0  # seconds; 0: what the library promises, max(T + 2, 5)
-    resumes: bool = True  # the same command once more ends with the undisturbed run's parameters
-    keeps: tuple = ()  # patterns of what may stay in TMPDIR
+    resumes: bool = True  # the same command once more ends with the parameters of a run without a fault
+    keeps: tuple = ()  # patterns of files that may stay in TMPDIR
 
     def __str__(self):
         looked_at = [one for one in (self.launcher, self.rank0, self.rank1) if one]
@@ -51,13 +51,13 @@ class Ends:
 
 
 def refuses(text, code=2, within=5):
-    """What was given cannot be used; nothing has been changed by it."""
+    """An input cannot be used; nothing has been changed by it."""
     return Ends(launcher=(code, text), rank0=(code, text), rank1=(None, ""), within=within, resumes=False)
 
 
 @dataclass(frozen=True)
 class EndsOrTrains:
-    """Either is right, as long as it is soon and clean: the fault may hit what is needed, or not."""
+    """Either is right if it is soon and clean: the fault may hit what is needed, or not."""
     ends: Ends = field(default_factory=Ends)
 
     @property
@@ -70,20 +70,20 @@ class EndsOrTrains:
 
 @dataclass(frozen=True)
 class Fault:
-    name: str  # what goes wrong; {} stands for a value of `each`
+    name: str  # the fault; {} stands for a value of `each`
     do: tuple  # actions, in order
     see: object
     jobs: tuple = ALL
     each: tuple = ()
-    needs: tuple = ()  # of "root", "shim", "nft"
+    needs: tuple = ()  # any of "root", "shim", "nft"
     limit: float = None  # seconds: T, the library's time limit in this job; if not given, as below
-    quick: tuple = ()  # the ways to start a job in which it is a part of `make test`
+    quick: tuple = ()  # the ways to start a job in which `make test` runs it
 
     def __post_init__(self):
-        # Who must train on must have the time: after a second without a network TCP waits for another, or longer.
+        # A job that must train on needs the time: after a second without a network TCP waits for another, or longer.
         if self.limit is None:
             object.__setattr__(self, "limit", 20 if isinstance(self.see, TrainsOn) else 3)
 
     def variants(self):
-        """Name and value of each."""
+        """The name and value of each variant."""
         return [(self.name.format(value), value) for value in self.each] or [(self.name, None)]

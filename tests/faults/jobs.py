@@ -1,4 +1,4 @@
-"""The ways to start a job of two ranks, and what can be seen of one that runs.
+"""Starts jobs of two ranks in several ways, and observes them while they run.
 
     run       brigade run -n 2 brigade train       C++, with the launcher
     train     brigade train -n 2                   C++, a program that is its own launcher
@@ -20,15 +20,15 @@ import processes
 HERE = pathlib.Path(__file__).resolve().parent
 STEPS = 160
 MASTER_PORT = 29500
-PATIENT = 60  # seconds: the library's time limit where none is meant to pass
+PATIENT = 60  # seconds: the library's time limit where none is meant to be reached
 
 
 class Failure(Exception):
-    """A case is not what the table says."""
+    """A case does not do what the table says."""
 
 
 class TooEarly(Failure):
-    """The job ended before the fault: a busy machine, where the ranks did not meet in time."""
+    """The job ended before the fault: the machine is busy, and the ranks did not connect in time."""
 
 
 def wait_until(condition, limit, what):
@@ -41,7 +41,7 @@ def wait_until(condition, limit, what):
 
 
 def replaced(words, more):
-    """`more` in place of the options of the same names."""
+    """Returns `words` with `more` in place of the options of the same names."""
     for option in [word for word in more if word.startswith("--") and word in words]:
         at = words.index(option)
         words = words[:at] + words[at + 2:]
@@ -49,7 +49,7 @@ def replaced(words, more):
 
 
 class Member:
-    """A process that the driver itself has started: a launcher, or a rank without one."""
+    """A process that the driver itself started: a launcher, or a rank without one."""
 
     def __init__(self, name, command, environment, folder, **more):
         self.name = name
@@ -74,7 +74,7 @@ class Member:
 
 
 class Cable:
-    """Two network namespaces, held by a process each, with a cable between them."""
+    """Two network namespaces with a cable between them, each held by a process."""
 
     ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
@@ -114,12 +114,12 @@ class Job:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.extra = []  # more arguments for all ranks
-        self.extra_of = {}  # … for one rank; without a launcher only
+        self.extra_of = {}  # … for one rank; only without a launcher
         self.run_options = []  # … for brigade run
         self.environment = {}
-        self.environment_of = {}  # by rank; without a launcher only
+        self.environment_of = {}  # by rank; only without a launcher
         self.prefix = []  # before every command, such as prlimit's
-        self.streams = {}  # of Popen
+        self.streams = {}  # for Popen
         self.members = []
         self.cable = None
 
@@ -129,7 +129,7 @@ class Job:
         return self.kind != "bare"
 
     def seconds_to_start(self):
-        """Until the ranks have met: torch takes its time in Python."""
+        """The time that ranks need to connect, which is longer in Python because of torch."""
         return 20 if self.python else 5
 
     def program(self, rank=None):
@@ -154,7 +154,7 @@ class Job:
                 "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1"}
         if self.setting.python:
             ours |= {"PYTHON_EXEC": self.setting.python, "PYTHONPATH": str(self.setting.bin.parent / "python")}
-        if self.python and self.kind == "hosts":  # torch's own groups listen where the host's name leads
+        if self.python and self.kind == "hosts":  # torch's own groups listen at the host name's address
             ours |= {"GLOO_SOCKET_IFNAME": "brg0"}
         if rank is not None:
             ours |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
@@ -162,7 +162,7 @@ class Job:
                 if value is not None}
 
     def start(self, only=None):
-        """`only`: these ranks, without a launcher."""
+        """`only`: starts these ranks, without a launcher."""
         self.members = []
         run = [str(self.setting.brigade), "run", *self.run_options]
         if self.kind == "bare":
@@ -186,7 +186,7 @@ class Job:
     # ---- looking
 
     def step(self):
-        """Of the last file of a checkpoint that has been begun; -1: none yet."""
+        """The step of the last checkpoint file that was begun; -1: none yet."""
         try:
             names = os.listdir(self.checkpoint)
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class Job:
         wait_until(there, limit * self.setting.slack, f"step {step}")
 
     def rank(self, rank):
-        """Its process."""
+        """The process of a rank."""
         if self.kind == "bare":
             return self.members[rank].pid
         if self.kind == "hosts":
@@ -227,7 +227,7 @@ class Job:
         return self.members[0].pid
 
     def process(self, who):
-        """By its name in the table: "rank 1", "launcher", "launcher 1", "watch"."""
+        """The process by its name in the table: "rank 1", "launcher", "launcher 1", "watch"."""
         role, _, number = who.partition(" ")
         if role == "rank":
             return self.rank(int(number))
@@ -246,7 +246,7 @@ class Job:
                        for member in self.members)
 
     def hash(self):
-        """Of the parameters at the end, the same on all ranks."""
+        """The hash of the parameters at the end, the same on all ranks."""
         try:
             found = json.loads(self.result.read_text())
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The results as a page: TABLE.md beside this file, written as a whole."""
+"""Writes the results as a page: the whole of TABLE.md beside this file."""
 import datetime
 import platform
 
@@ -19,7 +19,7 @@ The last column is the longest time from the fault, or from the start where the 
 
 
 def _row(fault, results, skipped):
-    """A line for all cases of a fault."""
+    """Makes one line for all cases of a fault."""
     names = [name for name, _ in fault.variants()]
     own = {case: result for case, result in results.items() if case[0] in names}
     without = [case for case in skipped if case[0] in names]

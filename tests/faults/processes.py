@@ -1,4 +1,4 @@
-"""What the kernel says of processes, ports and network namespaces: all that a job could leave behind."""
+"""Reads from the kernel the processes, ports and network namespaces that a job could leave behind."""
 import ctypes
 import fcntl
 import os
@@ -13,13 +13,13 @@ _CLONE_NEWNET = 0x40000000
 
 
 def adopt_orphans():
-    """Whatever loses its parent becomes a child of this process, and can be found by `descendants`."""
+    """Makes every process that loses its parent a child of this one, where `descendants` finds it."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
 def enter_own_network():
-    """A network namespace with loopback alone, where all ports are this process's own. False where that is not permitted."""
+    """Enters a network namespace with loopback alone, where all ports are this process's own. False where that is not permitted."""
     if _libc.unshare(_CLONE_NEWNET) != 0:
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -50,7 +50,7 @@ def alive(pid):
 
 
 def children(pid):
-    """The living ones, in the order they were started."""
+    """The living children, in the order in which they were started."""
     found = []
     try:
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
@@ -69,7 +69,7 @@ def descendants(pid):
 
 
 def kill_descendants(pid):
-    """Again and again: a process may fork between the look and the kill."""
+    """Repeats itself, because a process may fork between the look and the kill."""
     while left := descendants(pid):
         for one in left:
             try:
@@ -80,7 +80,7 @@ def kill_descendants(pid):
 
 
 def reap():
-    """Adopted children that have ended."""
+    """Reaps adopted children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -89,7 +89,7 @@ def reap():
 
 
 def listening_ports(pid="self"):
-    """TCP ports that are listened on in the network namespace of a process."""
+    """The listening TCP ports in the network namespace of a process."""
     ports = set()
     for table in ("tcp", "tcp6"):
         for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
@@ -100,7 +100,7 @@ def listening_ports(pid="self"):
 
 
 def ports_of(pid):
-    """TCP ports that a process itself listens on."""
+    """The TCP ports on which a process itself listens."""
     sockets = set()
     try:
         for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():

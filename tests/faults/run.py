@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the table of faults: run.py --bin build/bin [--python PYTHON] [--quick] [--only REGEX] [--jobs N] [--page FILE].
 
-Each case is a process of its own (case.py). Exit code 0: every case is as the table says.
+Each case is a separate process (case.py). Exit code 0: every case is as the table says.
 """
 import argparse
 import concurrent.futures
@@ -21,11 +21,11 @@ import page  # noqa: E402
 import processes  # noqa: E402
 import table  # noqa: E402
 
-CASE_LIMIT = 240  # seconds, whatever goes wrong in the driver itself
+CASE_LIMIT = 240  # seconds, even if the driver itself fails
 
 
 def missing(options):
-    """What this machine lacks, by the words of Fault.needs."""
+    """The needs, in the words of Fault.needs, that this machine lacks."""
     lacks = set()
     if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         lacks.add("root")
@@ -37,7 +37,7 @@ def missing(options):
 
 
 def choose(options):
-    """The cases to run, and those that cannot be run here, with what they lack."""
+    """Returns the cases to run, and those that cannot run here, with what they lack."""
     lacks = missing(options)
     chosen, skipped = [], []
     for name, way, hook in table.cases(options.everything, options.quick):
@@ -73,7 +73,7 @@ def run_case(case, options, work):
 
 
 def load(file):
-    """Results of an earlier run, by case."""
+    """The results of an earlier run, by case."""
     if not file or not os.path.exists(file):
         return {}
     return {tuple(case): result for case, result in json.loads(pathlib.Path(file).read_text())}

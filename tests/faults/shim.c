@@ -7,23 +7,22 @@
 //   call=NAME|NAME   open read write fsync rename unlink link mkdir close ftruncate flock
 //                    connect accept; "open" is openat and fopen too, "read" pread and
 //                    readv, "write" pwrite and writev, "fsync" fdatasync, "accept" accept4.
-//   path=PATTERN     as a shell's, over the whole path ('*' takes '/' too). For a call on a
-//                    descriptor what /proc/self/fd has for it, e.g. "socket:*". For rename
-//                    and link either of the two. Default: all.
+//   path=PATTERN     as a shell's, over the whole path ('*' matches '/' too). A descriptor
+//                    has the path in /proc/self/fd, e.g. "socket:*"; rename and link match
+//                    by either path. Default: all.
 //   rank=N           only in processes with RANK=N
 //   program=PATTERN  only in processes of that name
-//   nth=N, nth=N+    the N-th such call of a process, or all from the N-th on. Default:
-//   all. once=FILE        only if FILE can be made, so once for all processes and restarts
-// What happens, in this order:
-//   delay=MS         the call comes so much later
-//   until=FILE       the call comes when FILE is there, or after a minute
+//   nth=N, nth=N+    the N-th such call of a process, or all from it on; default: all
+//   once=FILE        only if FILE can be made, so once for all processes and restarts
+// Effects, in this order:
+//   delay=MS         the call is made so much later
+//   until=FILE       the call is made when FILE exists, or after a minute
 //   signal=NUMBER    the process gets this signal
-//   errno=NAME       the call is not made; it fails with EIO, ENOSPC, ENOMEM ... or a
-//   number short=N          at most N bytes are read or written
+//   errno=NAME       the call is not made and fails: EIO, ENOSPC, ENOMEM, ... or a number
+//   short=N          at most N bytes are read or written
 //
-// BRIGADE_FAULTS_LOG=FILE gets a line "RANK PID CALL PATH" before each fault. What the C
-// library does inside (printf, fgets) does not pass here; what C++ streams on files do,
-// does.
+// BRIGADE_FAULTS_LOG=FILE gets a line "RANK PID CALL PATH" before each fault. Calls
+// inside the C library (printf, fgets) do not come here; those of C++ streams on files do.
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE
 #include <dlfcn.h>
@@ -198,7 +197,7 @@ static void sleep_ms(long ms) {
   }
 }
 
-// Asked at each call: a process that was forked may have got another rank and name.
+// Checked at each call, because a forked process may have another rank and name.
 static int is_for_this_process(const struct Rule* rule) {
   const char* rank = getenv("RANK");
   char name[32];
@@ -219,8 +218,8 @@ static int happens(struct Rule* rule, const char* path, const char* other) {
   return is_first(rule->once);
 }
 
-// 0, or the errno that the call shall fail with. `bytes`, unless null: how many the call
-// may read or write. `path` null: that of the descriptor.
+// Returns 0, or the errno with which the call shall fail. `bytes`, unless null: how many
+// the call may read or write. If `path` is null, uses the descriptor's.
 static int fault(const char* call, int fd, const char* path, const char* other,
                  size_t* bytes) {
   pthread_once(&parsed, parse);
@@ -244,7 +243,7 @@ static int fault(const char* call, int fd, const char* path, const char* other,
   return 0;
 }
 
-// The C library's own function of this name, looked up once.
+// Finds the C library's own function of this name, once.
 #define NEXT(function)                                                    \
   (*({                                                                    \
     static __typeof__(&function) next_function;                           \
@@ -315,7 +314,7 @@ PREAD(pread, off_t)
 PREAD(pread64, off64_t)
 PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
-// Shortened: the first piece only.
+// Shortens to the first buffer only.
 #define VECTOR(function, call)                                                    \
   ssize_t function(int fd, const struct iovec* pieces, int count) {               \
     size_t bytes = SIZE_MAX;                                                      \
@@ -335,7 +334,7 @@ VECTOR(writev, "write")
   }
 ON_DESCRIPTOR(fsync, "fsync")
 ON_DESCRIPTOR(fdatasync, "fsync")
-// The descriptor is closed even where the call is said to have failed, as in Linux.
+// The descriptor is closed even where the call reports an error, as in Linux.
 int close(int fd) {
   const int error = fault("close", fd, NULL, NULL, NULL);
   const int result = NEXT(close)(fd);
@@ -371,7 +370,7 @@ int unlink(const char* path) {
   FAIL_IF(fault("unlink", -1, path, NULL, NULL), -1);
   return NEXT(unlink)(path);
 }
-// C++'s filesystem::remove.
+// C++'s filesystem::remove calls this.
 int remove(const char* path) {
   FAIL_IF(fault("unlink", -1, path, NULL, NULL), -1);
   return NEXT(remove)(path);

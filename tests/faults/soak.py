@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Random kills with restarts: soak.py --bin build/bin [--python PYTHON] [--minutes M | --kills N] [--seed S] [--jobs N].
+"""Kills jobs at random, with restarts: soak.py --bin build/bin [--python PYTHON] [--minutes M | --kills N] [--seed S] [--jobs N].
 
 A round is a job under the next hook, which restarts and resumes by itself; a process of it, chosen by the seed, is killed again and again. It
-must end with the parameters of a run that was never disturbed, and leave no process and no temporary file. Exit code 0: every round did.
+must end with the parameters of a run without kills, and leave no process and no temporary file. Exit code 0: every round did.
 
-It needs nothing but the brigade program: on a machine where only that was carried, LD_LIBRARY_PATH must name
+It needs nothing but the brigade program: on a machine to which only that was copied, LD_LIBRARY_PATH must name
 LibTorch's folder, python3 -c 'import torch; print(torch.__path__[0] + "/lib")'.
 """
 import argparse
@@ -28,8 +28,8 @@ from jobs import Failure, Job, wait_until  # noqa: E402
 from table import HOOKS  # noqa: E402
 
 STEPS = 600
-KILLS = 8  # of a round
-# Who, by which signals, how often of 100.
+KILLS = 8  # kills in a round
+# Each row is a victim, its signals, and how often of 100.
 VICTIMS = (("rank", ("KILL", "KILL", "SEGV", "ABRT", "TERM"), 70), ("all", ("KILL",), 8), ("launcher", ("KILL", "ABRT", "SEGV"), 12),
            ("watch", ("KILL", "SEGV"), 7), ("stopped rank", ("STOP",), 3))
 
@@ -50,7 +50,7 @@ class Round:
         self.job.start()
 
     def strike(self):
-        """One kill; False where the victim had just gone by itself."""
+        """Kills once; False if the victim had just ended by itself."""
         who, signals, _ = self.random.choices(VICTIMS, [weight for *_, weight in VICTIMS])[0]
         name = self.random.choice(signals)
         rank = self.random.randrange(2)
@@ -75,7 +75,7 @@ class Round:
     def run(self):
         self.start()
         for number in range(KILLS):
-            # Later kills come later, so that the job gets somewhere.
+            # Later kills come later, so that the job makes progress.
             target = (number + self.random.random()) * STEPS / (KILLS + 1)
             self.await_step(target)
             if self.job.step() >= STEPS:
@@ -91,7 +91,7 @@ class Round:
         wait_until(there, 120 * self.setting.slack, f"step {target:.0f}")
 
     def go_on(self):
-        """The launcher has ended. By a kill: again. Well: nothing to do. With a failure of its own: that is one."""
+        """Handles the end of the launcher: after a kill starts it again, after success does nothing, raises on its own failure."""
         code = self.job.members[0].code
         if code == 0:
             return
@@ -112,7 +112,7 @@ class Round:
         processes.reap()
         if left := processes.descendants(os.getpid()):
             raise Failure(f"processes are left: {[processes.name_of(pid) for pid in left]}")
-        # A launcher that is killed when its watch is gone has nobody who cleans up after it.
+        # If the launcher is killed after its guardian, no process cleans up.
         if self.unwatched:
             return
         if left := [path.name for path in self.job.temporary.iterdir() if not path.name.startswith("torch")]:
@@ -166,7 +166,7 @@ def main():
             return False
         return kills < options.kills if options.kills else time.monotonic() < end
 
-    # A process a round: it adopts what the job leaves, and nothing of another one.
+    # Each round has a process, which adopts what its job leaves, and nothing of another one.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         numbers = itertools.count(options.round or 0)
         under_way = {pool.submit(run_round, next(numbers), seed, setting) for _ in range(options.jobs if options.round is None else 1)}

@@ -1,11 +1,11 @@
-"""Those who do not belong to the job: clients of its ports, and servers where it expects its store."""
+"""Foreign processes: clients of the job's ports, and servers where it expects its store."""
 import contextlib
 import os
 import socket
 import struct
 import threading
 
-_VALIDATE, _SET, _DELETE, _LIST = 0, 1, 8, 17  # of LibTorch's TCPStore
+_VALIDATE, _SET, _DELETE, _LIST = 0, 1, 8, 17  # from LibTorch's TCPStore
 _MAGIC = 0x3C85F7CE
 
 
@@ -29,7 +29,7 @@ _MESSAGES = {
 
 
 def visit(kind, port):
-    """Connects; what it returns is closed at the end of the case."""
+    """Connects; its result is closed at the end of the case."""
     guests = contextlib.ExitStack()
     _visit(kind, port, guests)
     return guests
@@ -54,7 +54,7 @@ def _visit(kind, port, guests):
         guests.callback(done.set)
         threading.Thread(target=_drip, args=(one, done), daemon=True).start()
         return
-    with contextlib.suppress(OSError, struct.error):  # it may be thrown out before the end
+    with contextlib.suppress(OSError, struct.error):  # the server may close it before the end
         if kind.startswith("every key"):
             _spoil_keys(one, kind)
         else:
@@ -62,7 +62,7 @@ def _visit(kind, port, guests):
 
 
 def _spoil_keys(one, kind):
-    """All that the store has."""
+    """Spoils all keys of the store."""
     one.sendall(_greeting() + bytes([_LIST]))
     answer = one.makefile("rb")
     for _ in range(_number(answer)):
@@ -89,7 +89,7 @@ def _drip(one, done):
 
 
 def listen(kind, port):
-    """A server that is not the store: "mute" never answers, "garbage" answers at once, "closing" hangs up."""
+    """Starts a server that is not the store: "mute" never answers, "garbage" answers at once, "closing" hangs up."""
     server = socket.create_server(("127.0.0.1", port))
     held = []
 

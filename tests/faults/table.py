@@ -12,7 +12,7 @@ HOOKS = ("allreduce", "fp16", "bf16", "quantize_per_tensor", "quantize_per_chann
 
 
 def find(name):
-    """The fault and the value of each that this name stands for."""
+    """The fault and the value of `each` that this name stands for."""
     for fault in FAULTS:
         for each, value in fault.variants():
             if each == name:
@@ -21,7 +21,7 @@ def find(name):
 
 
 def _ways(fault, value, quick, everything):
-    """The first value of a row in each way to start a job, or in those of the quick part; the others in one way each, in turn."""
+    """Pairs a row's first value with each way to start a job (or the quick ones); other values take one way each, in turn."""
     number = fault.each.index(value) if fault.each else 0
     if quick:
         return fault.quick if number == 0 else ()
@@ -33,7 +33,7 @@ def _ways(fault, value, quick, everything):
 
 
 def cases(everything=False, quick=False):
-    """(name, way, hook) of each. Hooks take turns, so that each meets faults of every kind; `everything` is all hooks in all ways."""
+    """Yields (name, way, hook). Hooks take turns, so that each meets faults of every kind; `everything` combines all hooks and ways."""
     turn = itertools.cycle(HOOKS)
     for fault in FAULTS:
         for name, value in fault.variants():

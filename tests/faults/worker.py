@@ -1,6 +1,6 @@
-"""A rank of a Python job: torch's DistributedDataParallel with a hook of ours, checkpoints, and on request a fault of its own.
+"""A rank of a Python job: torch's DistributedDataParallel with a hook of ours, checkpoints, and on request a fault.
 
-It takes the options of `brigade train` that the driver uses. --fault NAME[@RANK]: what goes wrong, on all ranks or on one.
+It takes the options of `brigade train` that the driver uses. --fault NAME[@RANK]: the fault, on all ranks or on one.
 """
 import argparse
 import datetime
@@ -45,7 +45,7 @@ def make_model(fault):
 
 
 def failed_hook(fault):
-    """Hooks of the user's own that are wrong."""
+    """The user's own hooks that are wrong."""
     def throws(state, bucket):
         raise RuntimeError("the hook's own words")
 

@@ -1,7 +1,7 @@
-// Hands g++'s coverage to libFuzzer. g++ calls a function at every edge; libFuzzer counts
-// what it finds in a section of this name, and clears it before each input. libFuzzer's own
-// function of that name only says that it is not supported: the linker puts ours in its
-// place.
+// Passes g++'s coverage to libFuzzer. g++ calls a function at every edge; libFuzzer counts
+// the entries of a section of this name, and clears it before each input. libFuzzer's
+// function of that name only reports that it is not supported, so the linker replaces it by
+// ours.
 #include <cstdint>
 
 namespace {
@@ -20,7 +20,7 @@ NOT_INSTRUMENTED void __wrap___sanitizer_cov_trace_pc() {
   if (counter < 255) ++counter;
 }
 
-// Comparisons of float and double, which libFuzzer does not know.
+// libFuzzer does not have these comparisons of float and double.
 NOT_INSTRUMENTED void __sanitizer_cov_trace_cmpf(float, float) {}
 NOT_INSTRUMENTED void __sanitizer_cov_trace_cmpd(double, double) {}
 }

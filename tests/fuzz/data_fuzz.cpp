@@ -1,4 +1,4 @@
-// What brigade train reads: images, labels and text. The first byte chooses.
+// Reads the inputs of brigade train: images, labels and text. The first byte chooses.
 #include <cstdlib>
 
 #include "fuzz.h"
@@ -28,7 +28,7 @@ void characters(std::string_view text) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
-  // No copy: a string has room behind its end, where a read would not be noticed.
+  // Not copied: a string has room behind its end, where a read would not be noticed.
   const std::string_view text = fuzzing::text_of(bytes + 1, size - 1);
   fuzzing::accepts<ConfigError>([&] {
     switch (bytes[0] % 3) {

@@ -1,4 +1,4 @@
-// The variables of every launcher. The input: NAME=VALUE, with zero bytes between.
+// Reads the variables of every launcher. The input is NAME=VALUE, with zero bytes between.
 #include <map>
 
 #include "fuzz.h"

@@ -1,4 +1,4 @@
-// What the fuzzing programs share.
+// Shared by the fuzzing programs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ inline std::string_view text_of(const uint8_t* bytes, size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
-// Calls `act`, which may throw `Expected`; anything else ends the program, and libFuzzer
+// Calls `act`, which may throw `Expected`. Anything else ends the program, and libFuzzer
 // keeps the input.
 template <class Expected, class Act>
 bool accepts(Act&& act) {
@@ -28,7 +28,7 @@ bool accepts(Act&& act) {
   }
 }
 
-// The pieces between zero bytes.
+// The parts between zero bytes.
 inline std::vector<std::string> pieces(std::string_view text) {
   std::vector<std::string> all;
   for (size_t begin = 0; begin <= text.size();) {

@@ -1,5 +1,4 @@
-// What a manifest, the name of a file in a checkpoint's folder, and the layout of buckets
-// can say.
+// Reads a manifest, the name of a file in a checkpoint's folder, and the layout of buckets.
 #include <array>
 #include <cstdlib>
 

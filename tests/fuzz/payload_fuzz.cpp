@@ -1,6 +1,6 @@
-// Messages of any bytes, as a peer could send them, to every codec's decoders. The first
-// two bytes choose the codec and how many values there are. What comes out may be nonsense;
-// both ways to compute it must agree, and neither may touch memory that is not its own.
+// Gives every codec's decoders messages of any bytes, as a peer could send them. The first
+// two bytes choose the codec and the number of values. The result may be nonsense, but the
+// two implementations must agree, and neither may touch foreign memory.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -56,13 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   by_kernel->decode(wire, chunk, first);
   by_aten->decode(wire, chunk, second);
   if (!same(first, second)) std::abort();
-  // A place that comes twice, which no encoder writes, is added up in two orders. Onto
-  // zeros these give the same.
+  // No encoder writes a position twice; such values are added in two orders. Onto zeros
+  // these give the same sum.
   if (by_kernel->name() == "topk") first.zero_(), second.zero_();
   by_kernel->decode_add(wire, chunk, first);
   by_aten->decode_add(wire, chunk, second);
   if (!same(first, second)) std::abort();
-  // Of another length than the chunk needs.
+  // The length differs from the one that the chunk needs.
   const int64_t given = static_cast<int64_t>(size - 2) / 4 * 4;
   const at::Tensor other = at::zeros({given}, at::kByte);
   if (given != wire.numel() &&

@@ -1,5 +1,5 @@
-// A safetensors file of any bytes. Then the same bytes as header and data of a file whose
-// length and checksum are right, so that what lies behind these checks is reached too.
+// Reads a safetensors file of any bytes. Then reads the same bytes as header and data of a
+// file with the right length and checksum, to reach the code behind these checks.
 #include <ATen/ATen.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace brigade;
 
-// A file in memory, under a name.
+// A file in memory, with a name.
 class MemoryFile {
  public:
   void replace(std::string_view bytes) {

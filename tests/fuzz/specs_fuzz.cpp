@@ -1,4 +1,4 @@
-// Hooks and optimizers as a user names them, with their options.
+// Parses hooks and optimizers as a user names them, with their options.
 #include "brigade/hooks.h"
 #include "brigade/optim.h"
 #include "fuzz.h"

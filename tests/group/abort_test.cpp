@@ -1,4 +1,4 @@
-// What waits in a group ends when its switch is thrown.
+// Waits in a group end when its switch is thrown.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the groups; nothing here may wait for it.
+// The time limit of the groups; nothing here may wait for it.
 constexpr std::chrono::milliseconds kWholeLimit{60'000};
 constexpr std::chrono::seconds kSoon{20};
 constexpr std::chrono::milliseconds kMoment{500};
@@ -42,8 +42,8 @@ struct Abortable {
   ProcessGroup group;
 };
 
-// A rank with it says where gloo listens, and never learns where its cross_host_ranks do.
-// It tells when it has come so far.
+// A rank with this store says where gloo listens, never learns the others' addresses, and
+// reports when it has come so far.
 class StoreThatStops : public c10d::PrefixStore {
  public:
   StoreThatStops(c10::intrusive_ptr<c10d::Store> store, std::string tells)
@@ -82,7 +82,7 @@ std::string text_of_waiting(c10d::Work& work) {
   }
 }
 
-// Rank 0 sends to rank 1, who throws its switch as soon as something has come.
+// Rank 0 sends to rank 1, which throws its switch as soon as data has come.
 std::string abort_in_a_message(const ProcessGroup& met, const std::string& prefix) {
   auto aborted = std::make_unique<Abortable>(met, prefix);
   const at::Tensor data = at::full({32 << 20}, met.rank() == 0 ? 1.0F : 0.0F, at::kFloat);
@@ -97,18 +97,18 @@ std::string abort_in_a_message(const ProcessGroup& met, const std::string& prefi
   }
   aborted->abort->abort("the test says so");
   const std::string text = text_of_waiting(*work);
-  aborted.reset();  // must not wait for it, either
+  aborted.reset();  // must not wait, either
   EXPECT_LT(Clock::now() - begin, kSoon) << text;
   return text;
 }
 
-// Gloo forgets a message that is half sent or half received.
+// Gloo does not end a message that is half sent or half received.
 TEST(AbortSwitch, EndsACollectiveInTheMiddleOfALargeMessage) {
   testing::run_ranks(2, [](ProcessGroup met) {
     for (int attempt = 0; attempt < 20; ++attempt) {
       const std::string prefix = "attempt_" + std::to_string(attempt);
       const auto texts = met.gather_texts(prefix, abort_in_a_message(met, prefix));
-      if (texts[1] != kEnded) return;  // else all had come before the switch was thrown
+      if (texts[1] != kEnded) return;  // else all data had come before
     }
     ADD_FAILURE() << "none of 20 messages was under way";
   });
@@ -126,7 +126,7 @@ TEST(AbortSwitch, FailsWhatBeginsAfterIt) {
   });
 }
 
-// Rank 0 sends nothing: only that it was given up ends what rank 1 waits for.
+// Rank 0 sends nothing, so only the abort ends rank 1's wait.
 TEST(AbortSwitch, WhatBeginsAfterItDoesNotDependOnGloosOwnErrors) {
   testing::run_ranks(2, [](ProcessGroup met) {
     const Abortable whole(met, "whole sockets");
@@ -142,8 +142,8 @@ TEST(AbortSwitch, WhatBeginsAfterItDoesNotDependOnGloosOwnErrors) {
   });
 }
 
-// The others of four come and do not connect, as those who die then. Whether gloo waits for
-// a peer to connect is chance: with three of them it nearly always does, for 10 s.
+// The others of four come and do not connect, like ranks that die then. Whether gloo waits
+// for a peer to connect is chance: with three of them it nearly always does, for 10 s.
 TEST(AbortSwitch, EndsConnecting) {
   testing::run_ranks(4, [](ProcessGroup met) {
     GenerationPlan plan = plan_of(met, "connecting");
@@ -155,7 +155,7 @@ TEST(AbortSwitch, EndsConnecting) {
     std::thread joining([&] { text = text_of_joining(plan); });
     met.store()->wait({"stops/" + key(1), "stops/" + key(2), "stops/" + key(3)},
                       kWholeLimit);
-    // Rank 0 is then most likely where gloo waits; the result is the same before.
+    // By then rank 0 most likely waits in gloo; the result is the same before.
     std::this_thread::sleep_for(kMoment);
     plan.abort->abort("the test says so");
     joining.join();
@@ -164,7 +164,7 @@ TEST(AbortSwitch, EndsConnecting) {
   });
 }
 
-// Counts what NCCL would be told.
+// Counts the calls that NCCL would get.
 class CountingBackend : public c10d::Backend {
  public:
   CountingBackend() : Backend(0, 1) {}

@@ -1,4 +1,4 @@
-// What a program does with tensors and numbers over a group. One set of workers runs many
+// A program's collectives on tensors and numbers over a group. One set of workers runs many
 // cases.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 class GroupCollectives : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupCollectives, ::testing::Values(1, 2, 3));
 
-// Rank r has (r + 1) * {1, 2, 3}.
+// Rank r has the values (r + 1) * {1, 2, 3}.
 at::Tensor own_values(const ProcessGroup& group) {
   return at::tensor({1.0, 2.0, 3.0}) * (group.rank() + 1);
 }
@@ -33,7 +33,7 @@ void expect_reductions(const ProcessGroup& group) {
     at::Tensor values = own_values(group);
     group.all_reduce(values, how);
     EXPECT_DOUBLE_EQ(values[1].item<double>(), second);
-    // Part r of every rank's (n, 3) tensor, which has the rank's values in every row.
+    // Gives part r of every rank's (n, 3) tensor, which has the rank's values in every row.
     const at::Tensor rows = own_values(group).expand({group.size(), 3}).contiguous();
     const at::Tensor part = group.reduce_scatter(rows, how);
     EXPECT_EQ(part.sizes(), at::IntArrayRef({1, 3}));
@@ -130,7 +130,7 @@ TEST(GroupCollective, ARankThatDoesNotComeIsATimeout) {
   testing::run_ranks(2,
                      [](ProcessGroup group) {
                        if (group.rank() == 1) {
-                         // Nobody sends.
+                         // No rank sends.
                          at::Tensor received = at::zeros({3});
                          const auto began = std::chrono::steady_clock::now();
                          EXPECT_THROW(group.receive(received, 0), TimeoutError);

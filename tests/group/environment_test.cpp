@@ -154,7 +154,7 @@ TEST(Environment, TheTimeLimitIsInSeconds) {
 struct BadCase {
   const char* name;
   Variables variables;
-  std::vector<std::string> said;  // what the one line must contain
+  std::vector<std::string> said;  // must be in the one line
 };
 
 Variables torchrun_with(const Variables& changes) {

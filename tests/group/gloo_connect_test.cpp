@@ -1,4 +1,4 @@
-// Connecting to cross_host_ranks that have come to the store but never connect.
+// Connects to ranks that have come to the store but never connect.
 #include <gtest/gtest.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using testing::Child;
 using testing::Outcome;
 
-// Says where it listens, and is never heard of again.
+// Says where it listens, and then does nothing more.
 class SilentStore : public c10d::FileStore {
  public:
   using FileStore::FileStore;
@@ -35,8 +35,8 @@ class SilentStore : public c10d::FileStore {
   }
 };
 
-// Whether a rank connects to a peer or waits for the peer to do so is chance: with three
-// of them it often waits for one.
+// Chance decides whether a rank connects to a peer or waits for it: with three peers it
+// often waits for one.
 TEST(GlooConnect, ASilentPeerIsGivenUpAtTheTimeLimit) {
   constexpr std::chrono::milliseconds kLimit = 4s;
   const testing::TemporaryFolder folder;
@@ -55,7 +55,7 @@ TEST(GlooConnect, ASilentPeerIsGivenUpAtTheTimeLimit) {
       connect(c10::make_intrusive<c10d::FileStore>(folder.path() + "/store", -1), 0);
     } catch (const std::exception&) {
     }
-    // Gloo's own idea of the limit is five times that.
+    // Gloo itself would wait five times that long.
     if (std::chrono::steady_clock::now() - begin > 3 * kLimit) throw Error("too late");
   });
   const Outcome outcome = waiting.finish();

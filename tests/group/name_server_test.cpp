@@ -1,4 +1,4 @@
-// A name server that never answers costs a job nothing: nobody asks it.
+// A name server that never answers does not slow a job down: nobody asks it.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -26,8 +26,8 @@ void require(bool good, const char* what) {
   if (!good) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
 }
 
-// A network of loopback alone, where 127.0.0.1 is also the name server, and mute; this
-// process and its children see no other. The server's socket.
+// Enters a network of loopback alone, in which 127.0.0.1 is also the mute name server; this
+// process and its children see no other. Returns the server's socket.
 int enter_network_with_a_mute_name_server(const std::string& folder) {
   if (unshare(CLONE_NEWNS | CLONE_NEWNET) != 0 ||
       mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0) {
@@ -51,7 +51,7 @@ bool was_asked(int server) {
   return recv(server, question, sizeof question, MSG_DONTWAIT) >= 0;
 }
 
-// `says`: what stderr holds; empty when it must be empty.
+// `says`: must be in stderr; if empty, stderr must be empty.
 void nobody_asks_when(const std::string& command, const std::string& says = "") {
   testing::TemporaryFolder folder;
   Child child({}, [&] {
@@ -62,7 +62,7 @@ void nobody_asks_when(const std::string& command, const std::string& says = "") 
     if (was_asked(server)) throw std::runtime_error("the name server was asked");
     if (says.empty() != result.err.empty() || result.err.find(says) == std::string::npos)
       throw std::runtime_error("stderr is '" + result.err + "'");
-    // The question is heard when there is one.
+    // A question would be seen: this command asks one.
     run_command({"getent", "hosts", "nobody.example"},
                 {.environment = {{"RES_OPTIONS", "timeout:1 attempts:1"}}});
     if (!was_asked(server)) throw std::runtime_error("the name server hears nothing");
@@ -73,7 +73,7 @@ void nobody_asks_when(const std::string& command, const std::string& says = "") 
 }
 
 const std::string kWorker = built_program("launch_worker");
-// Nobody else is in that network: any port is free.
+// The network is otherwise empty, so any port is free.
 const std::string kTwoRanks =
     "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500; ";
 

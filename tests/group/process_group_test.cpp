@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 class ProcessGroupRanks : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ProcessGroupRanks, ::testing::Values(1, 2, 3, 4));
 
-// The sum of rank + 1 over all ranks, on the given group.
+// Expects the sum of rank + 1 over all ranks, on the given group.
 void expect_sum(const ProcessGroup& group) {
   at::Tensor x = at::full({5}, group.rank() + 1.0);
   group.all_reduce(x);
@@ -57,7 +57,7 @@ TEST_P(ProcessGroupRanks, ExchangeGivesEveryRanksText) {
 TEST_P(ProcessGroupRanks, ExchangeAndBarrierLeaveNothingInTheStore) {
   testing::run_ranks(GetParam(), [](ProcessGroup group) {
     auto keys = [&] {
-      // Rank 0 returns from a barrier last, so nobody else has a key left at that moment.
+      // Rank 0 returns from a barrier last, so the others have no key left at that moment.
       group.barrier();
       return group.rank() == 0 ? group.store()->getNumKeys() : 0;
     };
@@ -66,7 +66,7 @@ TEST_P(ProcessGroupRanks, ExchangeAndBarrierLeaveNothingInTheStore) {
     for (int i = 0; i < 20; ++i) group.gather_texts("again", std::string(100, 'x'));
     auto after = keys();
     if (group.size() == 1) return;
-    // Others may be inside the next exchange already: one key each, and a counter.
+    // Others may be in the next exchange already, with one key each and a counter.
     EXPECT_LE(after, before + group.size() + 2);
     group.barrier();
   });
@@ -79,7 +79,7 @@ TEST_P(ProcessGroupRanks, DuplicatesAreIndependentGroups) {
     EXPECT_EQ(two.rank(), group.rank());
     EXPECT_EQ(two.size(), group.size());
     EXPECT_EQ(two.backend(), group.backend());
-    // The two are used in different orders on different ranks.
+    // Ranks use the two in different orders.
     std::vector<ProcessGroup> order{one, two};
     if (group.rank() % 2) std::swap(order[0], order[1]);
     std::vector<at::Tensor> x{at::ones({4})}, y{at::ones({4})};
@@ -153,7 +153,7 @@ TEST(ProcessGroup, KnowsWhichRanksShareAHost) {
     EXPECT_EQ(host.size(), 3 - layout.host);
     EXPECT_FALSE(host.layout().shares_hosts());
     expect_sum(host);
-    // By a name only its members make it, in any order.
+    // A group with a name is made by its members only, in any order.
     if (const auto cross_host_ranks = layout.cross_host_ranks();
         !cross_host_ranks.empty()) {
       const ProcessGroup place = group.new_group(cross_host_ranks, "place");
@@ -260,7 +260,7 @@ TEST(ProcessGroup, ACollectiveWithoutItsPeersTimesOut) {
   testing::run_ranks(2, body, short_limit);
 }
 
-// Gloo, refused a descriptor on its own thread, would end the process.
+// Gloo would end the process if it were refused a descriptor on its own thread.
 TEST(ProcessGroup, WithoutDescriptorsForItsConnectionsAnotherGroupIsRefused) {
   testing::run_ranks(2, [](ProcessGroup group) {
     rlimit before{};
@@ -294,7 +294,7 @@ TEST(ProcessGroup, WrapsAGroupThatSomebodyElseMade) {
     EXPECT_EQ(first.timeout(), group.timeout());
     EXPECT_EQ(first.local_size(), 3);
     EXPECT_EQ(first.c10d(), group.c10d());
-    // Neither meets the other's keys.
+    // Neither sees the other's keys.
     EXPECT_EQ(first.gather_texts("a", "first")[2], "first");
     EXPECT_EQ(second.gather_texts("a", "second")[2], "second");
     expect_sum(first);
@@ -304,16 +304,15 @@ TEST(ProcessGroup, WrapsAGroupThatSomebodyElseMade) {
   });
 }
 
-// Each rank drops a group as soon as it has it, while its cross_host_ranks may be
-// connecting still.
+// Each rank drops a group as soon as it has it, while others may still be connecting.
 TEST(ProcessGroup, OneThatIsLeftAtOnceIsConnectedOnAllRanks) {
   testing::run_ranks(4, [](ProcessGroup group) {
     for (int round = 0; round < 30; ++round) EXPECT_EQ(group.duplicate().size(), 4);
   });
 }
 
-// Destroys a handful of groups in a random order of its own on every rank; rank 0, which
-// could host the store, is sometimes the first to go altogether.
+// Every rank destroys some groups in its own random order; rank 0, which may host the
+// store, sometimes ends first.
 TEST(ProcessGroup, TeardownWorksInAnyOrder) {
   for (int round = 0; round < 50; ++round) {
     testing::run_ranks(2 + round % 2, [round](ProcessGroup group) {

@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using namespace testing;
 
-// A loopback socket with a port of its own, closed in the end.
+// A loopback socket with its own port, closed by the destructor.
 class Listener {
  public:
   Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -126,7 +126,7 @@ TEST(Rendezvous, AloneIsSoloAndOpensNoPort) {
 
 TEST(Rendezvous, RankZeroHostsTheStoreOnLoopbackOnly) {
   const ReservedPort port;
-  // A name that is not loopback's: one host is one host, whatever it is called.
+  // The name is not loopback's, but a job of one host stays on that host.
   expect_all_well(run_world(
       3,
       [&](int rank) {
@@ -288,7 +288,8 @@ TEST(Rendezvous, AMissingRankIsNamed) {
       },
       [] { init_process_group(); });
   expect_outcome(outcomes[0], 4, {"rendezvous: rank 2 of 3 did not come within 3 s"});
-  // Rank 1 sees the same, or that rank 0 gave up first and took the store along.
+  // Rank 1 gets the same error, or one that says that rank 0 gave up first and closed the
+  // store.
   EXPECT_TRUE(outcomes[1].code == 4 || outcomes[1].code == 3) << outcomes[1].text;
 }
 
@@ -366,7 +367,7 @@ TEST(Rendezvous, NcclWithoutADeviceIsRefusedWithTheReason) {
     init_process_group(options);
   });
   Outcome outcome = child.finish();
-  // Where there is a device, nobody is at the port.
+  // If there is a device, nobody listens at the port.
   EXPECT_TRUE(outcome.code == 2 || outcome.code == 3) << outcome.text;
   if (outcome.code == 2) {
     EXPECT_NE(outcome.text.find("backend='nccl' cannot be used here: "), std::string::npos)
@@ -376,7 +377,7 @@ TEST(Rendezvous, NcclWithoutADeviceIsRefusedWithTheReason) {
 
 TEST(Rendezvous, RestartsDoNotMeetEachOthersKeys) {
   testing::run_ranks(2, [](ProcessGroup group) {
-    // As after a restart under the same launcher: rank 1 is late.
+    // This is as after a restart under the same launcher, with rank 1 late.
     setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
     if (group.rank() == 1) std::this_thread::sleep_for(100ms);
     join_and_sum({.backend = "gloo", .timeout = 20s});

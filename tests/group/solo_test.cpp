@@ -1,4 +1,4 @@
-// A group of one, asked for everything that c10d's own code asks of a group.
+// A group of one rank answers everything that c10d's own code asks of a group.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/debug.h>

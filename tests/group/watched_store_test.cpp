@@ -17,7 +17,7 @@ std::shared_ptr<Watchdog> watchdog(std::chrono::milliseconds limit) {
   return std::make_shared<Watchdog>("rank 7: the store at nowhere:1", limit);
 }
 
-// A store whose get never comes back.
+// A store with a get that never returns.
 class MuteStore : public c10d::HashStore {
  public:
   Bytes get(const std::string&) override {
@@ -27,7 +27,7 @@ class MuteStore : public c10d::HashStore {
 
 TEST(TimedStore, ForwardsEveryCall) {
   testing::run_ranks(2, [](ProcessGroup group) {
-    // Over TCPStore, which knows them all.
+    // TCPStore has all of these calls.
     c10d::Store& store = *group.store();
     group.barrier();
     if (group.rank() == 1) return group.store()->wait({"finished"}, 10s);

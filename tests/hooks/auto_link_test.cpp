@@ -21,11 +21,11 @@ using testing::NetworkCable;
 using testing::Rig;
 using SteadyClock = std::chrono::steady_clock;
 
-// At 100 Mbit/s an exact step takes 131 ms, one with int8 34.
+// At 100 Mbit/s an exact step takes 131 ms, a step with int8 takes 34 ms.
 constexpr int64_t kLinkedValues = 400'000;
 constexpr std::chrono::seconds kLinkLimit{40};
 
-// "step 32: chose int8: …": the lines of all choices, in order.
+// The lines of all choices, in order: "step 32: chose int8: …".
 std::vector<std::string> choices(const std::vector<std::string>& history) {
   std::vector<std::string> lines;
   for (const std::string& line : history)
@@ -40,9 +40,9 @@ std::string chosen(const std::string& line) {
 
 using History = std::vector<std::string>;
 
-// Whole windows, on all ranks as many, until rank 0 finds itself there, by the history and
-// the seconds of a step in the last window. Gives those of one window more. Throws when
-// that takes too long.
+// Trains whole windows, equally many on all ranks, until rank 0 finds that it is there, by
+// the history and the seconds of a step in the last window. Returns those of one more
+// window. Throws when this takes too long.
 double train_until(Rig& rig, const std::function<bool(const History&, double)>& is_there) {
   const auto end = SteadyClock::now() + kLinkLimit;
   const auto window = [&] {
@@ -97,7 +97,7 @@ void train_over(const NetworkCable& cable, int rank, const std::string& folder) 
   if (rank == 0) cable.limit("10gbit");
   group.barrier();
   train_until_chosen(rig, 2);
-  // Other work on the same cores may make any one window slow.
+  // Other work on the same cores may make a single window slow.
   train_until(rig, [&](const History&, double quick) { return quick < 0.7 * slow; });
   if (rank == 0) write_lines(folder + "/history", rig.ddp->hook_stats().history);
 }
@@ -133,11 +133,11 @@ TEST(AutoOverALink, CompressesWhereItPaysAndLooksAgainWhenTheLinkBecomesQuick) {
   EXPECT_TRUE(std::ranges::any_of(history, [](const std::string& line) {
     return line.find("looking again") != std::string::npos;
   }));
-  // The one bucket, before the first choice.
+  // Before the first choice there is the one bucket.
   EXPECT_NE(history[0].find(": exposed a step: bucket 0: "), std::string::npos)
       << history[0];
   EXPECT_NE(history[1].find(": trying fp16: "), std::string::npos) << history[1];
-  // A line for each choice that is another than the one before, and by rank 0 only.
+  // Only rank 0 writes a line, for each choice that differs from the previous one.
   std::vector<std::string> expected, told;
   for (size_t index = 0; index < made.size(); ++index) {
     if (index == 0 || chosen(made[index]) != chosen(made[index - 1]))

@@ -1,5 +1,5 @@
-// The hook that chooses: what its tuner decides, that all ranks follow, and that nothing is
-// lost on the way.
+// The hook that chooses: its tuner's decisions, that all ranks follow them, and that
+// nothing is lost on the way.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -38,7 +38,7 @@ TEST(AutoJudge, StaysExactOnOneHost) {
   EXPECT_TRUE(decision.settled);
   EXPECT_EQ(decision.line,
             "chose allreduce: all ranks are on one host, and nothing crosses a network");
-  // When it looks again, too.
+  // This holds when it looks again, too.
   for (int window = 0; window < 20; ++window) {
     decision = tuner->after(0, on_one_host(waiting(3, 2.9)));
     EXPECT_EQ(decision.hook, 0u);
@@ -63,9 +63,9 @@ TEST(AutoJudge, KeepsACandidateOnlyIfItSavedATenthTwice) {
   };
   for (const auto& [first, again_exact, second, choice] :
        {Case{0.30, 1.0, 0.30, 1}, Case{0.89, 1.0, 0.89, 1},
-        // Only once: the first exact window, or the first trial, was not what is usual.
+        // This happens once: the first exact window, or the first trial, was unusual.
         Case{0.89, 0.95, 0.89, 0}, Case{0.60, 1.0, 0.95, 0},
-        // What is exact became quicker by itself, and the candidate with it.
+        // The exact hook became quicker by itself, and the candidate with it.
         Case{0.60, 0.5, 0.30, 1}}) {
     SCOPED_TRACE(std::to_string(first) + " " + std::to_string(second));
     const auto tuner = judge_of(1);
@@ -103,7 +103,7 @@ TEST(AutoJudge, ATrialThatSavesNothingIsNotRepeated) {
 }
 
 TEST(AutoJudge, WhatIsSavedIsMoreThanTimesDifferByThemselves) {
-  // Steps of a millisecond or three: what is less than half of one is no more than chance.
+  // Steps take one or three milliseconds; a gain of less than half of one is only chance.
   const auto brief = judge_of(1);
   EXPECT_TRUE(brief->after(0, waiting(0.9e-3, 0.45e-3)).settled);
   const auto longer = judge_of(1);
@@ -112,7 +112,7 @@ TEST(AutoJudge, WhatIsSavedIsMoreThanTimesDifferByThemselves) {
             "chose allreduce: nothing that was tried saved 17 % of 3.00 ms a step");
 }
 
-// Under the candidate that it has found, and that saves as much again.
+// Goes on under the candidate that was found, which saves as much again.
 Decision confirm(Tuner& tuner, Decision decision, double exact, const WindowTimes& seen) {
   EXPECT_EQ(decision.hook, 0u) << decision.line;
   decision = tuner.after(0, waiting(exact, 0.8 * exact));
@@ -129,7 +129,7 @@ TEST(AutoJudge, TriesAllFromTheMostExactOnAndTakesTheOneThatSavedOverThoseBefore
   decision = tuner->after(2, waiting(0.95, 0.7));
   EXPECT_EQ(decision.hook, 3u);
   EXPECT_EQ(decision.line, "trying int4: 400 ms of 620 ms a step wait for fp16");
-  // Quicker than fp16, but not by a tenth.
+  // It is quicker than fp16, but not by a tenth.
   const Decision found = tuner->after(3, waiting(0.6, 0.1));
   EXPECT_EQ(found.line,
             "fp16 took 620 ms a step instead of 1000 ms with allreduce; both once more");
@@ -157,7 +157,7 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
     EXPECT_TRUE(confirm(*tuner, tuner->after(1, usual), 1, usual).settled);
   };
   look();
-  // Once is nothing.
+  // A single slow window counts for nothing.
   EXPECT_EQ(tuner->after(1, waiting(0.9, 0.7)).hook, 1u);
   EXPECT_EQ(tuner->after(1, usual).hook, 1u);
   int waited = 0;
@@ -170,7 +170,7 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
     EXPECT_NE(decision.line.find("looking again"), std::string::npos);
     look();
   }
-  // A quicker link shows in what is busy, if not in the steps; under the exact hook it
+  // A quicker link shows in the busy time, if not in the steps; under the exact hook it
   // changes nothing.
   for (const size_t hook : {0, 1}) {
     const auto settled = judge_of(1);
@@ -179,7 +179,7 @@ TEST(AutoJudge, LooksAgainWhenTimesStayDifferentAndThenLessAndLessOften) {
       EXPECT_TRUE(settled->after(hook, waiting(0.5, window == 0 ? 0.3 : 0.2)).settled);
     EXPECT_EQ(settled->after(hook, waiting(0.5, 0.2)).settled, hook == 0);
   }
-  // Resumed, it takes what it sees first for usual.
+  // A resumed tuner takes the first values that it sees as usual.
   const auto resumed = judge_of(1);
   resumed->resume(1);
   for (int window = 0; window < 3; ++window)
@@ -209,11 +209,11 @@ TEST(AutoClock, TakesQuickStepsWithoutTheFirst) {
     clock.ended(first, at(begin + 2));
   }
   EXPECT_FALSE(clock.window(4));
-  const WindowTimes seen = *clock.window(1);  // of three steps
+  const WindowTimes seen = *clock.window(1);  // three steps
   EXPECT_NEAR(seen.step, 10, 1e-6);
   EXPECT_NEAR(seen.exposed, 3, 1e-6);
   EXPECT_NEAR(seen.busy, 4, 1e-6);
-  // The first was over before the last began.
+  // The first bucket was over before the last began.
   ASSERT_EQ(seen.exposed_by_bucket.size(), 2u);
   EXPECT_EQ(seen.exposed_by_bucket[0], 0);
   EXPECT_NEAR(seen.exposed_by_bucket[1], 3, 1e-6);
@@ -247,7 +247,7 @@ TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
     for (const double cap : {25.0, testing::kOneBucketEach}) {
       Rig rig(group, "", kAutoShapes, at::kFloat, {.bucket_cap_mb = cap});
       rig.ddp->set_hook(scripted_auto(group));
-      std::vector<at::Tensor> sum;  // of what came out, less what should have
+      std::vector<at::Tensor> sum;  // the results' sum, less the expected one
       for (const auto& shape : kAutoShapes) sum.push_back(at::zeros(shape, at::kDouble));
       for (int64_t step = 0; step < 4 * kAutoWindow; ++step) {
         SCOPED_TRACE(step);
@@ -260,7 +260,8 @@ TEST(Auto, AllRanksFollowRankZeroAndWhatIsOwedIsPaid) {
           sum[index] += gradients[index] - rig.mean(step, index);
           off += sum[index].norm().item<double>();
         }
-        // Exact, int8, exact, int4: after an exact step nothing is owed.
+        // The windows are exact, int8, exact, int4; after an exact step no residual is
+        // carried.
         const int64_t window = step / kAutoWindow;
         EXPECT_EQ(off > 1e-4, window % 2 == 1) << off;
       }
@@ -279,7 +280,7 @@ TEST(Auto, OnOneHostItStaysExactAndTriesNothing) {
     Rig rig(group, "auto", kAutoShapes);
     for (int64_t step = 0; step < 5 * kAutoWindow; ++step) {
       rig.train(step);
-      // Once that is settled, no decision is broadcast any more.
+      // After it has settled, no decision is broadcast any more.
       if (step >= kAutoWindow) {
         EXPECT_EQ(rig.ddp->hook_stats().last_step.collectives, kAutoShapes.size()) << step;
       }
@@ -304,7 +305,7 @@ TEST(Auto, ACheckpointKeepsTheChoice) {
     EXPECT_EQ(settled.values.at("choice"), "int4");
     EXPECT_EQ(settled.values.at("settled"), "1");
 
-    // Settled: the same bits as without a break.
+    // After it has settled, the bits are the same as without a break.
     DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
     as_before.first_buckets = rig.ddp->logging_data().bucket_parameters;
     Rig second(group, "", kAutoShapes, at::kFloat, as_before);
@@ -320,13 +321,13 @@ TEST(Auto, ACheckpointKeepsTheChoice) {
   });
 }
 
-// From the middle of a trial: it begins anew, and pays what was owed.
+// Resumed in the middle of a trial, it begins the trial anew and pays the residual.
 TEST(Auto, ATrialThatFourRanksDidNotFinishIsPaidBackByTwo) {
   run_ranks(4, [](ProcessGroup group) {
     const ProcessGroup half = group.new_group({0, 1});
     Rig four(group, "", kAutoShapes);
     four.ddp->set_hook(scripted_auto(group));
-    std::vector<at::Tensor> owed;  // what should have come out, less what did
+    std::vector<at::Tensor> owed;  // the results that should have come, less those that did
     for (const auto& shape : kAutoShapes) owed.push_back(at::zeros(shape, at::kDouble));
     for (int64_t step = 0; step < kAutoWindow + 3; ++step) {
       const auto gradients = four.train(step);
@@ -376,7 +377,7 @@ TEST(AutoText, CandidatesByNameOrByTheCoarsest) {
   EXPECT_NE(auto_refusal("auto:least=int8,among=fp16").find("either"), std::string::npos);
 }
 
-// A state that was saved with a hook that is no candidate is refused.
+// It refuses a state that was saved with a hook that is no candidate.
 bool may_choose(const std::string& spec, const std::string& hook) {
   try {
     make_hook(spec)->load_state({.values = {{"choice", hook}, {"settled", "0"}}});

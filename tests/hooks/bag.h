@@ -1,4 +1,4 @@
-// A model with the gradients that a test gives it, and its training for a few steps.
+// A model with gradients that a test chooses, and its training for a few steps.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
@@ -37,16 +37,16 @@ struct BagImpl : torch::nn::Module {
   std::vector<at::Tensor> parameters_in_order;
 };
 
-// Every parameter in a bucket of its own.
+// Puts every parameter in its own bucket.
 inline constexpr double kOneBucketEach = 1e-6;
 
-// What gradients a test wants. Those of low rank keep it in sums over ranks and steps, and
-// no value of theirs is rounded in any dtype.
+// The gradients that a test wants. Low ranks stay low in sums over ranks and steps, and no
+// value of such gradients is rounded in any dtype.
 enum class Structure {
   any,       // of full rank
   matrix,    // each parameter is a matrix of low rank: its first dimension, and the rest
   square,    // the same for the matrix that the batched PowerSGD makes of the parameter
-  constant,  // all values are equal: of rank 2 at most in any square that is filled up
+  constant,  // all values are equal: rank 2 at most in any padded square
 };
 struct Gradients {
   Structure structure = Structure::any;
@@ -59,7 +59,7 @@ inline at::Generator generator_of(int rank, int64_t step, size_t index) {
 }
 
 // The first elements of a product of two thin matrices of small whole numbers, with zeros
-// in the rows that are not whole. The right one is the same for all ranks and steps.
+// in incomplete rows. The right matrix is the same for all ranks and steps.
 inline at::Tensor low_rank_values(const std::vector<int64_t>& shape, Gradients kind,
                                   int rank, int64_t step, size_t index) {
   const int64_t elements = c10::multiply_integers(shape);
@@ -80,9 +80,9 @@ inline at::Tensor low_rank_values(const std::vector<int64_t>& shape, Gradients k
   return (left.mm(right) * scale).view({-1}).narrow(0, 0, elements).view(shape);
 }
 
-// Deterministic, different for each rank, step and parameter. Layers have very different
-// scales. The tensors are kept, because tests ask for the same ones often; they must not be
-// written into.
+// Deterministic, and different for each rank, step and parameter. Layers have very
+// different scales. The tensors are kept, because tests ask for the same ones often, and
+// must not be written into.
 inline at::Tensor coefficient(const std::vector<int64_t>& shape, at::ScalarType dtype,
                               int rank, int64_t step, size_t index, Gradients kind = {}) {
   static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t,
@@ -99,13 +99,13 @@ inline at::Tensor coefficient(const std::vector<int64_t>& shape, at::ScalarType 
   return kept = (values * scale).to(dtype);
 }
 
-// Over the ranks, in float64: the exact mean, and the mean of the ranks' sums of squares.
+// The exact mean over the ranks, and the mean of their sums of squares, in float64.
 struct OverRanks {
   at::Tensor mean;
   double squares = 0;
 };
 
-// Kept as the coefficients are, and not to be written into.
+// Results are kept as the coefficients are, and must not be written into.
 inline const OverRanks& over_ranks(const std::vector<int64_t>& shape, at::ScalarType dtype,
                                    int ranks, int64_t step, size_t index, Gradients kind) {
   static std::map<std::tuple<std::vector<int64_t>, at::ScalarType, int, int64_t, size_t,
@@ -130,8 +130,8 @@ inline at::Tensor exact_mean(const std::vector<int64_t>& shape, at::ScalarType d
   return over_ranks(shape, dtype, ranks, step, index, kind).mean;
 }
 
-// A bag under DistributedDataParallel with a hook (empty spec: none), every parameter in a
-// bucket of its own unless the options say otherwise.
+// A bag under DistributedDataParallel with a hook (none if `spec` is empty). Every
+// parameter has its own bucket unless the options say otherwise.
 struct Rig {
   Rig(ProcessGroup group, const std::string& spec, Shapes shapes,
       at::ScalarType dtype = at::kFloat,
@@ -144,7 +144,7 @@ struct Rig {
     if (!spec.empty()) ddp->set_hook(make_hook(spec));
   }
 
-  // What this rank's gradients are before they are reduced.
+  // This rank's gradients before they are reduced.
   std::vector<at::Tensor> inputs(int64_t step) const {
     std::vector<at::Tensor> list;
     for (size_t index = 0; index < shapes.size(); ++index)
@@ -156,9 +156,9 @@ struct Rig {
     return exact_mean(shapes[index], dtype, group.size(), step, index, kind);
   }
 
-  // Of all gradients together, against the exact mean, in units of a rank's own gradients:
-  // so neither a bucket shared by layers of different scale nor ranks that cancel out make
-  // it large. Undefined gradients are left out.
+  // The error of all gradients together, against the exact mean, in units of a rank's own
+  // gradients, so that neither a bucket shared by layers of different scale nor ranks that
+  // cancel out make it large. Leaves undefined gradients out.
   double error(const std::vector<at::Tensor>& gradients, int64_t step) const {
     double off = 0, size = 0;
     for (size_t index = 0; index < shapes.size(); ++index) {
@@ -171,7 +171,7 @@ struct Rig {
     return std::sqrt(off / size);
   }
 
-  // One step; gives the gradients after it.
+  // Takes one step; returns the gradients after it.
   std::vector<at::Tensor> train(int64_t step) { return train_on(inputs(step)); }
   std::vector<at::Tensor> train_on(const std::vector<at::Tensor>& coefficients) {
     ddp->zero_grad();
@@ -187,12 +187,12 @@ struct Rig {
   ProcessGroup group;
   Shapes shapes;
   at::ScalarType dtype;
-  Gradients kind;  // of the gradients that are fed
+  Gradients kind;  // the inputs
   std::shared_ptr<BagImpl> bag;
   DistributedDataParallel<BagImpl> ddp;
 };
 
-// Every rank's own tensors on all ranks, by way of sums.
+// Every rank's own tensors, on all ranks, computed by sums.
 inline std::vector<HookState> gather_states(const ProcessGroup& group,
                                             const HookState& mine) {
   std::vector<HookState> all(group.size(), mine);

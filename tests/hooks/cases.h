@@ -1,4 +1,4 @@
-// The hooks of the table, with what each promises of one step.
+// The hooks of the table, with the promise of each for one step.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -8,20 +8,20 @@
 
 namespace brigade::testing {
 
-// A hook of low rank promises the mean of gradients of that rank, and is fed with those.
+// A low-rank hook promises the mean of gradients of that rank, and is tested with those.
 struct HookCase {
   std::string spec;
-  double tolerance;  // of one step, as Rig::error measures it
+  double tolerance;  // for one step, as Rig::error measures it
   Gradients kind;
 };
 
 inline constexpr double kLowRankTolerance = 1e-5;
-// Of hooks that owe in one step what they send in later ones: no bound, except for what
-// explodes. Their sums over steps are held to the mean by a case of their own.
+// For hooks that send in later steps what they leave out in one: no bound, except against
+// explosions. Another case compares their sums over steps with the mean.
 inline constexpr double kOwing = 3;
 
-// Every row; those of low rank compress from the first step, those that send a share of the
-// values send all.
+// Every row. Low-rank hooks compress from the first step, and hooks that send a share of
+// the values send all.
 inline std::vector<HookCase> table_cases() {
   std::vector<HookCase> list;
   for (const HookEntry& entry : hook_table()) {
@@ -41,7 +41,7 @@ inline std::vector<HookCase> table_cases() {
   return list;
 }
 
-// Without the hook that averages nothing.
+// Leaves out the hook that averages nothing.
 inline void leave_out_noop(std::vector<HookCase>& list) {
   std::erase_if(list, [](const HookCase& c) { return c.spec == "noop"; });
 }

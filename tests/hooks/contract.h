@@ -1,4 +1,4 @@
-// What tests of every hook share: the rows they run, and what they look at.
+// Shared by tests of every hook: the rows to run, and comparisons.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 namespace brigade::testing {
 
-// Every row, more forms of PowerSGD, and compositions. Rank 6 is beyond the kernels.
+// Every row, more forms of PowerSGD, and compositions. Rank 6 exceeds the kernels' limit.
 inline std::vector<HookCase> cases() {
   constexpr Gradients kRank1{Structure::matrix, 1};
   const double low_rank = kLowRankTolerance;
@@ -19,7 +19,7 @@ inline std::vector<HookCase> cases() {
   list.push_back({"powersgd:start=0,rank=2,rounds=1", kOwing, {Structure::matrix, 2}});
   list.push_back(
       {"powersgd:start=0,rank=6,rounds=1,batch=1", kOwing, {Structure::matrix, 6}});
-  // What is not sent yet may be a few steps' values.
+  // The values not sent yet may be those of a few steps.
   list.push_back({"topk:ratio=0.2", kOwing, {}});
   list.push_back({"randomk:ratio=0.2", kOwing, {}});
   list.push_back({"powersgd", 1e-5, {}});  // not started yet
@@ -42,7 +42,7 @@ inline void set_hook(Rig& rig, const HookCase& c) {
   rig.kind = c.kind;
 }
 
-// All in one message: a broadcast takes longer than most of these tensors.
+// Puts all into one message: a broadcast takes longer than most of these tensors.
 inline void expect_same_on_all_ranks(const ProcessGroup& group,
                                      const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> bits;

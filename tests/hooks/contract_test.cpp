@@ -1,4 +1,4 @@
-// What every hook of the table promises, stated once and run for every row.
+// The promises of every hook of the table, stated once and run for every row.
 #include "hooks/contract.h"
 
 #include "support/ranks.h"
@@ -19,19 +19,19 @@ using testing::Structure;
 
 using Case = testing::HookCase;
 
-// For parameters that share a bucket, in an order that is not known.
+// For parameters that share a bucket in an unknown order.
 Gradients in_one_bucket(Gradients kind) {
   return kind.structure == Structure::square ? Gradients{Structure::constant} : kind;
 }
 
-// What rounding to a half type adds to the hook's own error.
+// The error that rounding to a half type adds to the hook's own.
 double coarseness(at::ScalarType dtype) {
   return dtype == at::kHalf ? 2e-3 : dtype == at::kBFloat16 ? 1.6e-2 : 0;
 }
 
 bool quantizes(const Case& c) { return c.spec.rfind("quantize_per_", 0) == 0; }
 
-// The run of values that shares a scale, in a bucket of n.
+// The number of values that share a scale, in a bucket of n.
 int64_t quantizer_block(const Case& c, int64_t n, int ranks) {
   if (c.spec == "quantize_per_channel") return 512;
   return ((n + ranks - 1) / ranks + 63) / 64 * 64;  // a rank's chunk
@@ -39,8 +39,8 @@ int64_t quantizer_block(const Case& c, int64_t n, int ranks) {
 
 // A quantizer is off by at most half a step in each rank's values, and by half a step in
 // their mean. The range of the mean is at most the mean of the ranges, so the error is at
-// most the mean step: range / 255. Checked value by value, so that neither a small layer
-// nor a small block can hide in a large one.
+// most the mean step: range / 255. This checks value by value, so that neither a small
+// layer nor a small block can hide in a large one.
 void expect_within_steps(const Rig& rig, const Case& c,
                          const std::vector<at::Tensor>& gradients, int64_t step) {
   const auto whole_bucket = [&](const std::vector<std::string>& names, const auto& part) {
@@ -63,7 +63,7 @@ void expect_within_steps(const Rig& rig, const Case& c,
       const at::Tensor values = whole_bucket(names, [&](size_t index) {
         return testing::coefficient(rig.shapes[index], rig.dtype, rank, step, index);
       });
-      // Filled up with zeros, which every range includes.
+      // Rows are padded with zeros, which every range includes.
       const at::Tensor rows =
           at::constant_pad_nd(values, {0, blocks * block - n}).view({blocks, block});
       range += rows.amax(1).clamp_min(0) - rows.amin(1).clamp_max(0);
@@ -88,7 +88,7 @@ void expect_step_in_order(Rig& rig, const Case& c, int64_t step) {
   }
 }
 
-// Of the sum over 16 steps: a fifth of the values a step leaves a few steps' worth of each.
+// Bounds the sum over 16 steps: with a fifth of the values sent, a few steps' worth remain.
 constexpr double kLeftOver = 0.4;
 
 class HookContract : public ::testing::TestWithParam<int> {};
@@ -115,8 +115,8 @@ TEST_P(HookContract, AveragesAndAgreesOnEveryRankWithAnyNumberOfBuckets) {
             {.wall = std::chrono::minutes(2)});
 }
 
-// Gradients that stay: what is not sent in one step comes in another, so that the sum of
-// what came out follows the sum of the means. Zeros would be off by 1.
+// With constant gradients, what one step leaves out comes in another, so the sum of the
+// results follows the sum of the means. Zeros would be off by 1.
 TEST_P(HookContract, WhatAStepOwesComesInLaterOnes) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{17, 23}, {5}, {600}, {30, 40}});
@@ -152,7 +152,7 @@ TEST_P(HookContract, TakesEverySizeAndShape) {
               Rig apart(group, "", shapes);
               for (const Case& c : averaging_cases()) {
                 SCOPED_TRACE(c.spec);
-                // All in one bucket, and afresh: through the rebuilding of buckets.
+                // All are in one new bucket, which goes through the rebuilding of buckets.
                 Rig together(group, c.spec, shapes, at::kFloat, {.bucket_cap_mb = 25.0});
                 together.kind = in_one_bucket(c.kind);
                 set_hook(apart, c);
@@ -181,8 +181,8 @@ TEST_P(HookContract, TakesEveryFloatingType) {
             {.wall = std::chrono::minutes(2)});
 }
 
-// What is not finite is lost from the error that is fed back: with gradients of low rank
-// one value of 1200 is then wrong.
+// The error of values that are not finite is not fed back: with gradients of low rank one
+// value of 1200 is then wrong.
 TEST_P(HookContract, ShowsWhatIsNotFiniteToAllRanksAndRecoversInTheNextStep) {
   run_ranks(GetParam(),
             [](ProcessGroup group) {
@@ -249,7 +249,7 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
               for (const Case& c : averaging_cases()) {
                 SCOPED_TRACE(c.spec);
                 for (Rig* rig : {&plain, &views, &unused}) set_hook(*rig, c);
-                // A static graph's first pass is special: afresh for each.
+                // A static graph's first pass is special, so each has a fresh model.
                 Rig fixed(group, c.spec, shapes, at::kFloat,
                           {.static_graph = true, .bucket_cap_mb = testing::kOneBucketEach});
                 fixed.kind = in_one_bucket(c.kind);  // as a static graph's are
@@ -266,7 +266,7 @@ TEST_P(HookContract, WorksWithBucketViewsNoSyncUnusedParametersAndStaticGraphs) 
                   EXPECT_LE(fixed.error(with_static, step), c.tolerance);
                   EXPECT_LE(unused.error(with_unused, step), c.tolerance);
                 }
-                // Accumulated without synchronising, then sent: the mean of the sum.
+                // Gradients accumulate without synchronising, then their sum is averaged.
                 plain.ddp->zero_grad();
                 {
                   auto guard = plain.ddp->no_sync();
@@ -295,8 +295,7 @@ TEST_P(HookContract, ACheckpointInTheMiddleChangesNoBit) {
                 whole.ddp->set_hook(make_hook(c.spec));
                 for (int64_t step = 0; step < 3; ++step) whole.train(step);
                 const HookState state = whole.ddp->hook()->state();
-                // As a resumed program would: the hook's state, and the buckets as they
-                // were.
+                // A resumed program has the hook's state, and the same buckets.
                 DdpOptions as_before{.bucket_cap_mb = testing::kOneBucketEach};
                 as_before.first_buckets = whole.ddp->logging_data().bucket_parameters;
                 Rig second(group, c.spec, shapes, at::kFloat, as_before);
@@ -341,7 +340,7 @@ TEST_P(HookContract, NoopGivesEveryRankItsOwnGradient) {
   });
 }
 
-// A power of two only moves exponents: nothing may depend on the absolute size.
+// A power of two only moves exponents, so nothing may depend on the absolute size.
 TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{17, 23}, {5}, {600}});
@@ -352,7 +351,7 @@ TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
       const auto train = [&](double scale) {
         rig.ddp->set_hook(make_hook(spec));
         std::vector<at::Tensor> results;
-        for (int64_t step = 0; step < 3; ++step) {  // with what was fed back
+        for (int64_t step = 0; step < 3; ++step) {  // with errors fed back
           std::vector<at::Tensor> inputs = rig.inputs(step);
           for (at::Tensor& input : inputs) input.mul_(scale);
           results = rig.train_on(inputs);
@@ -370,7 +369,7 @@ TEST_P(HookContract, ScalingByAPowerOfTwoScalesTheResultExactly) {
   });
 }
 
-// What a rank sends for n values, from the hooks' cards in the docs.
+// The bytes that a rank sends for n values, from the hooks' cards in the docs.
 TEST_P(HookContract, SendsWhatItsFormulaSays) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const int64_t n = 12 * 512 * 20, w = group.size();
@@ -386,7 +385,7 @@ TEST_P(HookContract, SendsWhatItsFormulaSays) {
     EXPECT_EQ(bytes_sent("bf16", flat), 2 * 2 * n * (w - 1) / w);
     EXPECT_EQ(bytes_sent("int8", flat), 2 * (n + 4 * n / 256) * (w - 1) / w);
     EXPECT_EQ(bytes_sent("int4", flat), 2 * (n / 2 + 4 * n / 128) * (w - 1) / w);
-    // Of a chunk of fewer than 65,536 values, in whole pairs of places.
+    // For a chunk of fewer than 65,536 values, in whole pairs of positions.
     const int64_t kept = (n / w + 99) / 100;
     EXPECT_EQ(bytes_sent("topk", flat), 2 * (w - 1) * (4 * kept + (kept + 1) / 2 * 4));
     EXPECT_EQ(bytes_sent("randomk", flat), 2 * 4 * ((n + 99) / 100 + 1) * (w - 1) / w);

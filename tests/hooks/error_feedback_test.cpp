@@ -1,5 +1,5 @@
-// Hooks that feed their error back lose nothing: the sum over steps of what came out, and
-// the mean error that is kept, are the sum of the mean inputs.
+// Hooks with error feedback lose nothing: the sum of all results plus the mean of the
+// errors kept equals the sum of the mean inputs.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -25,13 +25,13 @@ const std::vector<std::string> kSpecs{"powersgd:start=0",
                                       "topk:ratio=0.1",
                                       "randomk:ratio=0.1"};
 
-// "error.p0", or as a part's: "error.part1/p0".
+// Matches "error.p0", and as an error of a part "error.part1/p0".
 bool is_error_of(const std::string& key, const std::string& parameter) {
   return key == kErrorPrefix + parameter ||
          (key.starts_with(kErrorPrefix) && key.ends_with("/" + parameter));
 }
 
-// Adds up what goes in and what comes out, parameter by parameter.
+// Adds up inputs and results for each parameter.
 struct Ledger {
   explicit Ledger(const Shapes& shapes) {
     for (const auto& shape : shapes) {
@@ -46,8 +46,8 @@ struct Ledger {
       out[index] += gradients[index];
     }
   }
-  // Up to rounding, that of a larger layer in the same bucket included. `rounding`: what a
-  // value may be off by in relation to what went in.
+  // Exact except for rounding, which includes that of a larger layer in the same bucket.
+  // `rounding`: the relative error that a value may have.
   void expect_balanced(const Rig& rig, const HookState& state,
                        double rounding = 2e-6) const {
     double largest = 0;
@@ -88,7 +88,7 @@ TEST_P(ErrorFeedback, WhatCameOutAndWhatIsKeptIsWhatWentIn) {
   });
 }
 
-// The errors are kept by parameter: other buckets from the second step on lose nothing.
+// Errors are kept by parameter, so other buckets from the second step on lose nothing.
 TEST_P(ErrorFeedback, SurvivesTheRebuildingOfBuckets) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const Shapes shapes{{24, 30}, {40, 10}, {24, 30}, {13}};
@@ -106,7 +106,7 @@ TEST_P(ErrorFeedback, SurvivesTheRebuildingOfBuckets) {
   });
 }
 
-// What this rank keeps of the parameter's errors.
+// The errors of the parameter that this rank keeps.
 at::Tensor errors_of(const Rig& rig, size_t parameter) {
   const HookState state = rig.ddp->hook()->state();
   return state.tensors.at(kErrorPrefix + ("p" + std::to_string(parameter))).flatten();
@@ -129,7 +129,7 @@ TEST_P(ErrorFeedback, ABadStepLeavesTheErrorsAsTheyWere) {
         rig.train_on(poisoned);
         at::Tensor off = (errors_of(rig, 0) - before).abs();
         EXPECT_TRUE(at::isfinite(off).all().item<bool>());
-        off[kBad] = 0;  // what was fed back into something that is not finite may be lost
+        off[kBad] = 0;  // the error of a value that is not finite may be lost
         EXPECT_LE(off.max().item<double>(), 1e-6) << "gradients have the size 1";
         EXPECT_GT(before.abs().max().item<double>(), 1e-2) << "nothing was kept";
       }
@@ -138,11 +138,11 @@ TEST_P(ErrorFeedback, ABadStepLeavesTheErrorsAsTheyWere) {
 }
 
 struct Trained {
-  std::vector<at::Tensor> tensors;  // what came out of the last two steps, and is kept
-  std::map<std::string, std::string> values;  // kept by the hook
+  std::vector<at::Tensor> tensors;            // the last two results, and the state
+  std::map<std::string, std::string> values;  // the hook's state
 };
 
-// Trains some steps, with others between them that are lost.
+// Trains some steps, with others between them whose results are lost.
 Trained train_with_losses(ProcessGroup group, const std::string& spec, bool loses) {
   DdpOptions options{.bucket_cap_mb = 0.005};
   options.first_buckets = {{"p1", "p3", "p0"}, {"p2"}};
@@ -158,7 +158,7 @@ Trained train_with_losses(ProcessGroup group, const std::string& spec, bool lose
     rig.train(step);
     EXPECT_TRUE(commit_hook(hook));
     if (!loses) continue;
-    // Of one pass, or of two, as with accumulation.
+    // Takes one pass, or two, as with accumulation.
     for (int64_t pass = 0; pass <= step % 2; ++pass) rig.train(12 + step + pass);
     revert_hook(hook);
   }
@@ -189,14 +189,14 @@ TEST(LostStep, LeavesNothingBehindInHooksThatTakeItBack) {
   });
 }
 
-// Their shares of a residual are divided exactly.
+// Two ranks divide their shares of a residual exactly.
 TEST(LostStep, LeavesNothingBehindAmongTwo) {
   run_ranks(2, [](ProcessGroup group) {
     for (const char* spec : {"int8", "int4"}) expect_lost_steps_leave_nothing(group, spec);
   });
 }
 
-// One that keeps something and cannot take it back says so.
+// A hook that keeps state and cannot revert says so.
 TEST(LostStep, IsNotTakenBackByAHookThatCannot) {
   run_ranks(2, [](ProcessGroup group) {
     Rig rig(group, "node+int8", {{24, 30}});
@@ -217,7 +217,7 @@ TEST(ErrorFeedbackAcrossSizes, FourRanksGoOnAsTwoAndNothingIsLost) {
                                "rules:p0=int4;p1=topk(ratio=0.1);*=fp16+int8"});
     for (const std::string& spec : specs) {
       SCOPED_TRACE(spec);
-      // Half precision rounds what goes in, and what comes out.
+      // Half precision rounds inputs and results.
       const double rounding = spec.find("fp16+") == std::string::npos ? 2e-6 : 1e-3;
       four.ddp->set_hook(make_hook(spec));
       Ledger ledger(shapes);

@@ -1,5 +1,5 @@
-// What may go wrong in a hook, seen from the training loop: every rank gets an exception
-// with the cause in time, again and again, until reset() makes the model trainable.
+// Failures of a hook, seen from the training loop: every rank gets an exception with the
+// cause in time, again and again, until reset() makes the model trainable.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,8 +24,8 @@ using testing::Rig;
 using testing::run_ranks;
 using testing::Shapes;
 
-// Of the group: long where nothing should wait for it, short where it must end what never
-// ends.
+// Time limits of the group: long where nothing should wait for it, short where it must end
+// an endless wait.
 constexpr milliseconds kLong{20'000};
 constexpr milliseconds kShort{4000};
 const Shapes kShapes{{12, 11}, {7}, {30, 20}};
@@ -51,17 +51,18 @@ struct Never {
   void await_resume() {}
 };
 
-// An exact mean in two phases, and one mistake in bucket 1 where it is told to make it.
+// Computes an exact mean in two phases, and makes one mistake in bucket 1 when told to.
 struct Clumsy {
   Mistake mistake = Mistake::none;
   int culprit = -1;  // -1: every rank
   Rig* rig = nullptr;
 
-  // What a hook must not do.
+  // Makes mistakes that a hook must not make.
   void reenter(Mistake which) const {
     const at::AutoGradMode with_graph(true);
     if (which == Mistake::trains_its_model) rig->ddp->forward(rig->inputs(0)).backward();
-    // Of a loss that it has kept, say; a penalty on the parameters needs no forward pass.
+    // For example of a loss that it kept; a penalty on the parameters needs no forward
+    // pass.
     if (which == Mistake::goes_back_again)
       rig->ddp->core().parameters().front().square().sum().backward();
     if (which == Mistake::sets_a_hook) rig->ddp->set_hook(make_hook("fp16"));
@@ -96,8 +97,8 @@ void expect_exact(Rig& rig, int64_t step) {
   EXPECT_LE(rig.error(rig.train(step), step), 1e-6);
 }
 
-// The text of what training throws. If all buckets of a rank were complete, the rank gets
-// it in the next pass.
+// The text that training throws. A rank whose buckets were all complete gets it in the next
+// pass.
 std::string text_of_failure(Rig& rig, int64_t step) {
   for (int pass = 0; pass < 2; ++pass) {
     try {
@@ -113,7 +114,7 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
 }
 
-// Fails, stays failed, recovers: all on the same model.
+// The same model fails, stays failed and recovers.
 void expect_failure_and_recovery(Rig& rig, Clumsy& clumsy, Mistake mistake, int culprit,
                                  const std::string& reason) {
   expect_exact(rig, 0);
@@ -125,7 +126,7 @@ void expect_failure_and_recovery(Rig& rig, Clumsy& clumsy, Mistake mistake, int 
   expect_contains(text, reason);
   if (culprit >= 0) expect_contains(text, "rank " + std::to_string(culprit) + ":");
   EXPECT_EQ(text_of_failure(rig, 2), text) << "the first cause is kept";
-  // Through the store, which no failure of a hook touches.
+  // The texts go through the store, which no failure of a hook affects.
   for (const std::string& theirs : rig.group.gather_texts("failure", text))
     EXPECT_EQ(theirs, text) << "the ranks show different causes";
   clumsy.mistake = Mistake::none;
@@ -182,7 +183,7 @@ TEST(FailingHooks, OneThatNeverCompletesFailsAtItsDeadline) {
             {.timeout = kShort});
 }
 
-// Then the others' collectives run into the limit first, in whichever bucket.
+// The others' collectives then reach the limit first, in any bucket.
 TEST(FailingHooks, OneThatNeverCompletesOnOneRankEndsAllInTime) {
   run_ranks(2,
             [](ProcessGroup group) {
@@ -211,7 +212,7 @@ TEST(FailingHooks, AModelThatFailedIsTornDownCleanly) {
                   rig.ddp->set_hook(clumsy.hook());
                   expect_contains(text_of_failure(rig, 0), "hook 'clumsy'");
                 }
-                // The group is as good as before: another model trains over it.
+                // The group still works: another model trains over it.
                 Rig next(group, "fp16", kShapes);
                 EXPECT_LE(next.error(next.train(0), 0), 1e-3);
               },
@@ -224,7 +225,7 @@ TEST(FailingHooks, AModelThatFailedIsTornDownCleanly) {
 struct KindCase {
   std::function<void()> fail;
   Failure kind;
-  std::optional<int> rank;  // of three, where rank 1 fails
+  std::optional<int> rank;  // rank 1 of three fails
 };
 
 const KindCase kKinds[]{
@@ -235,7 +236,7 @@ const KindCase kKinds[]{
     {[] { throw RendezvousError("such"); }, Failure::rendezvous, std::nullopt},
     {[] { throw PeerLostError("such", 2); }, Failure::peer_lost, 2},
     {[] { throw HookError("such", Failure::aborted, 0); }, Failure::aborted, 0},
-    // The others have given signs of life by then.
+    // By then the others have given signs of life.
     {[] {
        std::this_thread::sleep_for(milliseconds(1500));
        throw TimeoutError("such");
@@ -345,10 +346,10 @@ TEST(SetHook, IsRefusedInTheMiddleOfABackwardPass) {
 
 // ---- a process that dies ----------------------------------------------------------------
 
-// A survivor's last words, in `folder`.
+// A survivor's error, written in `folder`.
 void train_until_it_ends(const std::string& folder, int rank, int victim,
                          const std::string& spec) {
-  signal(SIGTERM, SIG_IGN);  // the launcher's, to survivors: they must end by themselves
+  signal(SIGTERM, SIG_IGN);  // the launcher's: survivors must end by themselves
   ProcessGroupOptions options;
   options.backend = "gloo";
   options.timeout = kLong;

@@ -1,4 +1,4 @@
-// What is special to the hook "fixed": the same bits whatever the buckets.
+// The hook "fixed" gives the same bits whatever the buckets.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FixedHook, ::testing::Values(2, 3, 4));
 
 TEST_P(FixedHook, GivesTheSumInTheOrderOfTheRanksWithAnyBuckets) {
   run_ranks(GetParam(), [](ProcessGroup group) {
-    // The second is longer than a segment.
+    // The second tensor is longer than a segment.
     const Shapes shapes{{17, 23}, {(1 << 21) + 77}, {1}, {30, 30}, {5}};
     for (double megabytes : {testing::kOneBucketEach, 0.004, 64.0}) {
       Rig rig(group, "fixed", shapes, at::kFloat, {.bucket_cap_mb = megabytes});

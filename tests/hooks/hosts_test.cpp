@@ -1,4 +1,4 @@
-// Hooks where ranks share hosts: the mean, the same bits on all ranks, error feedback, and
+// Hooks where ranks share hosts: the mean, the same bits on all ranks, error feedback and
 // states, for every dense hook and for node+ with others.
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ void expect_same_everywhere(const ProcessGroup& group,
   }
 }
 
-// A user's own: an all-gather of everything, and the mean here.
+// A user's hook: gathers everything, and averages locally.
 std::shared_ptr<Hook> gathering_hook() {
   return make_hook("gathering", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     at::Tensor all = at::empty({comm.size(), bucket.buffer().numel()});
@@ -106,8 +106,8 @@ TEST_P(HooksOnHosts, GiveTheMeanAndTheSameBitsInAnyNumberOfBuckets) {
   });
 }
 
-// As in error_feedback_test.cpp, with buckets that are made anew after the first step, and
-// with states that go on in fresh hooks, at the same and at another number of ranks.
+// Like the Ledger of error_feedback_test.cpp, for buckets that are rebuilt after the first
+// step and states that go on in new hooks, at the same and at another number of ranks.
 struct Balance {
   explicit Balance(const Shapes& shapes) {
     for (const auto& shape : shapes) owed.push_back(at::zeros(shape, at::kDouble));
@@ -121,8 +121,8 @@ struct Balance {
       size[index] += rig.mean(step, index).norm().item<double>();
     }
   }
-  // `combined`: of the states of all ranks. Up to rounding, that of a larger layer in the
-  // same bucket included.
+  // `combined`: all ranks' states in one. Exact except for rounding, which includes that of
+  // a larger layer in the same bucket.
   void expect_kept(const HookState& combined) const {
     const double largest = *std::ranges::max_element(size);
     for (size_t index = 0; index < owed.size(); ++index) {
@@ -139,7 +139,7 @@ struct Balance {
   std::vector<double> size;
 };
 
-// As lines: a key, then a value, or the sizes and bits of a tensor of floats.
+// Writes lines: a key, then a value, or the sizes and bits of a tensor of floats.
 std::string packed(const HookState& state) {
   std::ostringstream out;
   for (const auto& [key, value] : state.values) out << "v " << key << "\n" << value << "\n";
@@ -203,7 +203,7 @@ TEST_P(HooksOnHosts, LoseNothingInTheMeanAndGoOnFromTheirStates) {
       const auto after = rig.train(3);
       for (size_t index = 0; index < before.size(); ++index)
         EXPECT_TRUE(at::equal(before[index], after[index])) << "parameter " << index;
-      // Fewer ranks, and the same ones with everybody's mean.
+      // Loads the state on fewer ranks, and on the same ones with the mean of all.
       for (const ProcessGroup& next : {group, some}) {
         if (!next) continue;
         Rig other(next, spec, shapes, at::kFloat, options);
@@ -235,7 +235,7 @@ TEST(NodeHook, AStateOfOtherHostsIsRefusedWithTheRemedy) {
       {.hosts = {0, 0, 1, 1}});
 }
 
-// All-reduces of one value each, one after the other.
+// Runs all-reduces of one value each, one after the other.
 std::shared_ptr<Hook> chatty_hook(int collectives) {
   return make_hook("chatty", [collectives](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     at::Tensor one = at::ones({1});
@@ -265,8 +265,8 @@ TEST(NodeHook, AHookMayAwaitTwelveCollectivesAndOneWithMoreIsRefused) {
             {.hosts = {0, 0, 1}});
 }
 
-// What a rank has open, and memory that is its own: not what it shares with the process
-// that it was forked from, as ranks share the libraries.
+// A rank's sockets, threads and private memory. That leaves out pages shared with the
+// process from which it was forked, such as the libraries.
 struct Footprint {
   int sockets = 0, threads = 0;
   double megabytes = 0;
@@ -293,9 +293,9 @@ Footprint footprint() {
   return found;
 }
 
-// H hosts of L ranks: beside the group of all, a rank meets its host's L - 1 others and the
-// H - 1 of its place, in a group each and in two stations for each. With one rank a host
-// the exchange is flat by itself.
+// There are H hosts of L ranks. Beside the group of all, a rank connects to its host's L -
+// 1 others and the H - 1 cross-host ranks, in a group each and in two stations for each.
+// With one rank a host the exchange is flat by itself.
 TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqualPlace) {
   std::vector<std::pair<int, int>> forms{{2, 1}, {2, 2}, {4, 2}};
   if (testing::brief_or_long(0, 1)) {
@@ -308,7 +308,7 @@ TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqual
     const int mates = each - 1, peers = hosts - 1, others = hosts * each - 1;
     run_ranks(hosts * each,
               [&](ProcessGroup group) {
-                Rig rig(group, "allreduce", {{64, 64}});  // a part for every place
+                Rig rig(group, "allreduce", {{64, 64}});  // a chunk for every slot
                 rig.train(0);
                 const Footprint exact = footprint();
                 rig.ddp->set_hook(make_hook("int8"));
@@ -317,23 +317,23 @@ TEST(Connections, OfAnExchangeThatKnowsHostsAreWithinTheHostAndAmongRanksOfEqual
                 rig.ddp->set_hook(make_hook("int8:flat=1"));
                 rig.train(2);
                 const Footprint flat = footprint();
-                group.barrier();  // those who leave close theirs
-                // The group itself, and a station; the store, and what they listen at.
+                group.barrier();  // ranks that leave close theirs
+                // Counts the group itself, a station, the store, and listening sockets.
                 EXPECT_LE(exact.sockets, 2 * others + 5);
                 if (mates == 0) {
-                  // A second station, which listens, too.
+                  // The second station has a listening socket, too.
                   EXPECT_GE(by_host.sockets - exact.sockets, others);
                   EXPECT_LE(by_host.sockets - exact.sockets, others + 3);
                   EXPECT_EQ(flat.sockets, by_host.sockets);
                 } else {
-                  // Each of the six groups listens, too.
+                  // Each of the six groups has a listening socket, too.
                   EXPECT_GE(by_host.sockets - exact.sockets, 3 * (mates + peers));
                   EXPECT_LE(by_host.sockets - exact.sockets, 3 * (mates + peers) + 10);
-                  // Flat, every further station meets everybody.
+                  // In a flat exchange every further station connects to all ranks.
                   EXPECT_GE(flat.sockets - by_host.sockets, others - 1);
                   EXPECT_LE(flat.sockets - by_host.sockets, others + 3);
                 }
-                // However many ranks there are.
+                // The number of threads does not depend on the number of ranks.
                 EXPECT_LE(flat.threads, 40);
                 EXPECT_GT(exact.megabytes, 1) << "memory was not read";
                 EXPECT_LE(flat.megabytes - exact.megabytes, 4 + 0.1 * others);

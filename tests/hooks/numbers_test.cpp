@@ -1,4 +1,4 @@
-// Numbers, layouts and sizes at the ends of what hooks are given.
+// Hooks with extreme numbers, layouts and sizes.
 #include "hooks/contract.h"
 #include "support/ranks.h"
 
@@ -16,7 +16,7 @@ using testing::Structure;
 
 using Case = testing::HookCase;
 
-// As sums of two ranks: beyond fp16, beyond float32. By themselves: beyond fp16; no number.
+// The sums of two ranks exceed fp16 or float32; single values exceed fp16 or are no number.
 TEST(HookNumbers, WhatDoesNotFitIsTheSameOnAllRanksAndForgottenInTheNextStep) {
   run_ranks(2,
             [](ProcessGroup group) {
@@ -30,7 +30,7 @@ TEST(HookNumbers, WhatDoesNotFitIsTheSameOnAllRanksAndForgottenInTheNextStep) {
                   const auto gradients = rig.train_on(inputs);
                   expect_same_on_all_ranks(group, gradients);
                   const bool finite = all_finite(gradients);
-                  // Only a sum in fp16 itself would be too large.
+                  // Only a sum in fp16 itself would overflow.
                   if (value == 4e4) {
                     EXPECT_TRUE(finite);
                   }
@@ -45,7 +45,7 @@ TEST(HookNumbers, WhatDoesNotFitIsTheSameOnAllRanksAndForgottenInTheNextStep) {
             {.wall = std::chrono::minutes(2)});
 }
 
-// The values lie in memory as the parameter says, and the mean must still be each value's.
+// The values lie in memory as the parameter's strides say; each must get its own mean.
 TEST(HookNumbers, ParametersMayHaveAnyStrides) {
   run_ranks(2,
             [](ProcessGroup group) {
@@ -81,7 +81,7 @@ TEST(HookNumbers, ParametersMayHaveAnyStrides) {
             {.wall = std::chrono::minutes(2)});
 }
 
-// Beyond what a float32 counts exactly.
+// The number of values exceeds what a float32 counts exactly.
 TEST(HookNumbers, ABucketMayHaveMoreThanTwoToThe24Values) {
   run_ranks(2,
             [](ProcessGroup group) {

@@ -1,4 +1,4 @@
-// Equality with PyTorch's own hooks, where those work: two ranks, one bucket.
+// Equal results to PyTorch's own hooks, where those work: two ranks, one bucket.
 // tests/data/make_hooks_reference.py wrote the numbers.
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ at::Tensor train(Rig& rig, int64_t step) {
   return at::cat(parts);
 }
 
-// In units of the largest gradient, which is about 1.
+// The tolerance is in units of the largest gradient, which is about 1.
 void expect_equal(const at::Tensor& result, const std::string& name, double tolerance) {
   const at::Tensor expected = reference(name);
   ASSERT_EQ(result.numel(), expected.numel());
@@ -70,7 +70,7 @@ TEST(PythonParity, AllreduceGivesTheSame) {
   });
 }
 
-// PyTorch adds up in half precision, we in single: one rounding apart.
+// PyTorch adds in half precision, we in single precision: one rounding of difference.
 TEST(PythonParity, HalvesGiveTheSameUpToARounding) {
   run_ranks(2, [](ProcessGroup group) {
     Rig fp16 = one_bucket(group, "fp16");
@@ -93,7 +93,7 @@ TEST(PythonParity, PowerSgdGivesTheSameBeforeItsStart) {
   });
 }
 
-// From PyTorch's own Q and errors on, which its random start has led to, three steps long.
+// Starts from PyTorch's own Q and errors after its random start, and takes three steps.
 TEST(PythonParity, PowerSgdGoesOnFromPythonsMemoryAsPythonDoes) {
   run_ranks(2, [](ProcessGroup group) {
     for (const std::string rank : {"1", "2"}) {

@@ -1,5 +1,5 @@
-// What is special to PowerSGD; what every hook promises is in contract_test.cpp, and that
-// errors are fed back in error_feedback_test.cpp.
+// Tests of PowerSGD only; contract_test.cpp has the promises of every hook, and
+// error_feedback_test.cpp error feedback.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -38,7 +38,7 @@ std::string message_of(const std::function<void()>& body) {
   return "no ConfigError";
 }
 
-// Pinned memory is CUDA's: without a GPU there is none.
+// Pinned memory needs CUDA: without a GPU there is none.
 TEST(RandomStart, IsDrawnForAnyDevice) {
   const auto nowhere = at::TensorOptions(at::kFloat).device(at::kMeta);
   EXPECT_TRUE(random_start({3, 2}, nowhere, /*seed=*/1, /*draw=*/0).is_meta());
@@ -66,7 +66,7 @@ TEST(Orthogonalize, ColumnsBecomeOrthonormal) {
       for (int64_t columns : {1, 2, 3, 7}) {
         for (double scale : {1.0, 1e30, 1e-30, 1e-40}) {
           SCOPED_TRACE(std::to_string(columns) + " columns times " + c10::str(scale));
-          if (columns > 2 && scale == 1e-40) continue;  // QR flushes what is denormal
+          if (columns > 2 && scale == 1e-40) continue;  // QR flushes denormal numbers
           at::Tensor batch = normal({3, 50, columns}, 1).mul(scale).to(dtype);
           orthogonalize(batch, 0);
           expect_orthonormal_or_zero(batch, scale == 1e-40 ? 1e-3 : 1e-5);
@@ -90,12 +90,12 @@ TEST(Orthogonalize, ColumnsThatDependOnOthersOrAreZeroBecomeZero) {
     const at::Tensor first_only = torch::tensor({true, false});
     EXPECT_TRUE(at::equal(result(x, zero), first_only));
     EXPECT_TRUE(at::equal(result(x, x), first_only));
-    // Rounded differently: what is left of the second is noise, not a direction.
+    // Rounding differs, so the rest of the second column is noise, not a direction.
     EXPECT_TRUE(at::equal(result(x, x * 0.3), first_only));
     EXPECT_TRUE(at::equal(result(x * 1e-3, x * 7.7), first_only));
     EXPECT_TRUE(at::equal(result(zero, x), torch::tensor({false, true})));
     EXPECT_TRUE(at::equal(result(zero, zero), torch::tensor({false, false})));
-    // Close, but not the same: both stay.
+    // The columns are close, but not the same, so both stay.
     const at::Tensor y = normal({1, 60, 1}, 3).to(at::kFloat);
     EXPECT_TRUE(at::equal(result(x, x + 1e-3 * y), torch::tensor({true, true})));
   });
@@ -158,14 +158,14 @@ TEST_P(PowerSgdRanks, AGradientOfLowRankIsReproduced) {
           EXPECT_LE(relative(results[index], mean_over(group, inputs[index])), 2e-5)
               << "step " << step;
         }
-        // Only one rank's part is left over on each: start the next step afresh.
+        // Each rank now has errors of its own: the next step must start without them.
         rig.ddp->hook()->reset();
       }
     }
   });
 }
 
-// Ranks share the left factor; the mean is of rank 2, and stays from step to step.
+// Ranks share the left factor, so the mean has rank 2, and stays from step to step.
 TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     Rig rig(group, "", {{40, 30}, {64, 64}, {9}});
@@ -192,7 +192,7 @@ TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
           at::Tensor& sum = sums[index];
           sum = sum.defined() ? sum + results[index] : results[index].to(at::kDouble);
           const bool fed_back = std::string(options).find("ef=0") == std::string::npos;
-          // What one step lacks comes in the next, which sends Q for the P of all so far.
+          // Each step adds what the last one lacks, and sends Q for the P of all so far.
           if (step % 2 == 1 && fed_back) {
             EXPECT_LE(relative(sum, mean * (step + 1)), 2e-5);
           }
@@ -205,8 +205,7 @@ TEST_P(PowerSgdRanks, WithOneRoundALowRankThatStaysIsExactFromTheSecondStepOn) {
   });
 }
 
-// Awaits a collective before some buckets only, so that not all come in their first
-// stretch.
+// Awaits a collective before some buckets only, so that not all come in their first stage.
 class LateForSome : public HookWrapper {
  public:
   using HookWrapper::HookWrapper;
@@ -222,7 +221,7 @@ class LateForSome : public HookWrapper {
   }
 };
 
-// Says to the inner hook that parameters may be unused.
+// Tells the inner hook that parameters may be unused.
 class MayBeUnused : public HookWrapper {
  public:
   using HookWrapper::HookWrapper;
@@ -235,11 +234,12 @@ class MayBeUnused : public HookWrapper {
   }
 };
 
-// With two ranks a sum has the same bits whatever travels beside it. Where parameters may
-// be unused, every bucket goes by itself.
+// With two ranks a sum has the same bits whatever is sent with it. Where parameters may be
+// unused, every bucket is sent alone.
 TEST(PowerSgd, WithOneRoundSmallBucketsTravelTogetherAndGiveTheSameBits) {
   run_ranks(2, [](ProcessGroup group) {
-    // A bucket each: small ones, one that is large enough alone, and small ones again.
+    // Each has its own bucket: small ones, one that is large enough alone, and small ones
+    // again.
     const Shapes shapes{{30, 20}, {7}, {40, 40}, {5000}, {25, 60}, {24, 10}, {5}};
     Rig together(group, "", shapes);
     Rig apart(group, "", shapes);
@@ -247,7 +247,7 @@ TEST(PowerSgd, WithOneRoundSmallBucketsTravelTogetherAndGiveTheSameBits) {
     const std::string nested = "powersgd(start=0,rank=2,rounds=1)";
     struct Case {
       std::string text;
-      int64_t collectives;  // of the last step
+      int64_t collectives;  // in the last step
     };
     for (const auto& [text, collectives] :
          {Case{inner, 3}, Case{"fp16+" + inner, 3}, Case{"rules:*=" + nested, 3},
@@ -271,7 +271,7 @@ TEST(PowerSgd, WithOneRoundSmallBucketsTravelTogetherAndGiveTheSameBits) {
   });
 }
 
-// The best that any matrix of that rank can do.
+// The smallest error that a matrix of that rank can have.
 double best_error(const at::Tensor& matrix, int64_t rank) {
   const at::Tensor values = at::linalg_svdvals(matrix);
   return (values.narrow(0, rank, values.numel() - rank).norm() / values.norm())
@@ -302,7 +302,7 @@ TEST(PowerSgd, WarmStartFindsTheBestMatrixAndNoneDoesNot) {
   });
 }
 
-// In a square the rows of these would lie crosswise.
+// In a square the rows of these matrices would lie crosswise.
 TEST(PowerSgd, BatchedKeepsTheLowRankOfTheLargestLayerOfABucket) {
   run_ranks(2, [](ProcessGroup group) {
     for (const auto& [rows, columns] :
@@ -349,7 +349,7 @@ TEST(PowerSgd, ARankThatIsNotNeededForAWhileIsThereWhenItIs) {
     const at::Tensor two = one + at::matmul(normal({30, 1}, 11), normal({1, 20}, 12));
     for (int step = 0; step < 5; ++step)
       EXPECT_LE(relative(rig.train_on({one.to(at::kFloat)})[0], one), 1e-5);
-    // A column of zeros as well.
+    // One matrix also has a column of zeros.
     at::Tensor holed = two.clone();
     holed.select(1, 4).zero_();
     for (const at::Tensor& matrix : {two, holed, one, two}) {
@@ -363,7 +363,7 @@ TEST(PowerSgd, ARankThatIsNotNeededForAWhileIsThereWhenItIs) {
 TEST(PowerSgd, CountsWhatItCompresses) {
   run_ranks(2, [](ProcessGroup group) {
     auto hook = make_power_sgd({.matrix_approximation_rank = 2, .start_powerSGD_iter = 1});
-    // (60 + 120) 2 2 < 7200; the square of 4 and the vector are not worth it.
+    // (60 + 120) 2 2 < 7200; the square of 4 and the vector are not worth compressing.
     Rig rig(group, "", {{60, 120}, {4, 4}, {10}});
     rig.ddp->set_hook(hook);
     rig.train(0);
@@ -380,7 +380,7 @@ TEST(PowerSgd, CountsWhatItCompresses) {
     auto batched = make_batched_power_sgd({.start_powerSGD_iter = 0});
     rig.ddp->set_hook(batched);
     rig.train(4);
-    // Squares of 85, 4 and 4, the last without its fourth row.
+    // The squares have sides 85, 4 and 4, the last without its fourth row.
     EXPECT_EQ(batched->compression_stats().elements_after, 2 * (85 + 4) + 3 + 4);
   });
 }

@@ -174,7 +174,7 @@ TEST(HookSpec, OnlyWrappersStandBeforeAPlus) {
   EXPECT_EQ(refusal("+fp16"), std::string("no hook named '';") + kKnown);
   EXPECT_EQ(refusal("fp16+powersdg"),
             std::string("no hook named 'powersdg'; did you mean 'powersgd'?") + kKnown);
-  // An option of the wrapper is no option of what it wraps.
+  // An option of the wrapper is not one of the wrapped hook.
   EXPECT_EQ(refusal("fp16:rank=2+powersgd"),
             std::string("no hook named 'fp16:rank=2';") + kKnown);
 }
@@ -216,7 +216,7 @@ TEST(HookSpec, AGroupOfItsOwnCanBeGivenAsPytorchsState) {
   });
 }
 
-// The exact mean, under the name and arguments of the one that was asked for.
+// Computes the exact mean, under the name and arguments of the requested hook.
 std::shared_ptr<Hook> named_mean(const std::string& name) {
   return make_hook(name, [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {
     at::Tensor gradients = bucket.buffer().div_(comm.size());
@@ -252,7 +252,7 @@ TEST(RegisteredHooks, AreMadeByNameWithTheirArgumentsAndBehindWrappers) {
   EXPECT_NE(refusal("my_mena").find("did you mean 'my_mean'?"), std::string::npos);
   EXPECT_NE(refusal("my_mean+fp16").find("can't stand before '+'"), std::string::npos)
       << refusal("my_mean+fp16");
-  // The library's own table is what it was.
+  // The library's own table is unchanged.
   for (const HookEntry& entry : hook_table()) EXPECT_NE(entry.name, "my_mean");
 }
 

@@ -1,4 +1,4 @@
-// Rules by name, and small gradients that go exact.
+// Rules by name, and small gradients that stay exact.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -97,7 +97,7 @@ void expect_equal_everywhere(const ProcessGroup& group,
 
 TEST(Rules, GiveEachParameterToTheFirstRuleThatFits) {
   run_ranks(3, [](ProcessGroup group) {
-    // All in one bucket: no part but the last is together. And each in its own.
+    // In one bucket no part except the last is contiguous; then each has its own bucket.
     for (const double cap : {25.0, testing::kOneBucketEach}) {
       Rig rig(group, "rules:p1=allreduce;p3=allreduce;p?=fp16;*=noop", kRuleShapes,
               at::kFloat, {.bucket_cap_mb = cap});
@@ -156,7 +156,7 @@ TEST(Rules, SayWhichOfThemDecideForNothing) {
   });
 }
 
-// One that sees some of the buckets only must still know when a step is over.
+// A hook that sees only some of the buckets must still know when a step is over.
 TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   run_ranks(2, [](ProcessGroup group) {
     for (const char* first : {"p0", "p4"}) {  // in the last bucket, and not
@@ -174,7 +174,7 @@ TEST(Rules, AHookInARuleCountsItsStepsAndKeepsItsErrors) {
   });
 }
 
-// Of ranks that are another number: error_feedback_test.cpp.
+// error_feedback_test.cpp has states of another number of ranks.
 TEST(Rules, AStateOfTheirPartsIsCombinedAndLoaded) {
   const std::string spec = "rules:p?=int8;*=fp16";
   run_ranks(2, [&](ProcessGroup group) {
@@ -229,7 +229,7 @@ TEST(Small, VectorsAndSmallTensorsGoExactAndLeaveNoError) {
   });
 }
 
-// A user's own hook, by name in a rule, that runs others on parts.
+// A user's hook, by name in a rule, runs others on parts.
 TEST(Rules, TakeRegisteredHooks) {
   register_hook("tripled", [](const HookArguments&) {
     return make_hook("tripled", [](Bucket bucket, Comm& comm) -> Task<at::Tensor> {

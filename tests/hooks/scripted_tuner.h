@@ -1,4 +1,4 @@
-// The hook that chooses, with decisions that a test has made.
+// The hook that chooses, with decisions from a test.
 #pragma once
 #include "brigade/hooks.h"
 #include "brigade/process_group.h"
@@ -6,7 +6,7 @@
 
 namespace brigade::testing {
 
-// Decides as it was told, one decision a window.
+// Takes its decisions from a list, one for each window.
 class ScriptedTuner : public Tuner {
  public:
   explicit ScriptedTuner(std::vector<Decision> script) : script_(std::move(script)) {}
@@ -20,9 +20,9 @@ class ScriptedTuner : public Tuner {
   size_t next_ = 0;
 };
 
-// A window each: exact, int8, exact; then int4 for good.
+// One window each is exact, int8, exact; the rest are int4.
 inline std::shared_ptr<Hook> scripted_auto(const ProcessGroup& group) {
-  // What other ranks decide must not count.
+  // Other ranks' decisions must not count.
   const std::vector<Decision> script =
       group.rank() == 0 ? std::vector<Decision>{{1, false, "trying int8"},
                                                 {0, false, "back"},

@@ -1,5 +1,5 @@
 // The scenarios of PyTorch's own test of these hooks: one parameter of 40 x 20, output p *
-// x^(1 + rank), every hook against the model without a hook.
+// x^(1 + rank), every hook compared with no hook.
 #include <gtest/gtest.h>
 
 #include "brigade/brigade.h"
@@ -44,7 +44,7 @@ void expect_close(DDPCommHookType type, double rtol, double atol, int ranks) {
   run_ranks(ranks, [=](ProcessGroup group) {
     at::Tensor reference = gradient(group, std::nullopt);
     at::Tensor hooked = gradient(group, type);
-    // The bound is the original's, for two ranks; x^(1 + rank) grows with more, and a
+    // The original's bound is for two ranks; x^(1 + rank) grows with more, and a
     // quantizer's steps with it.
     const double bound =
         group.size() == 2

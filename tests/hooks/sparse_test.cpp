@@ -1,4 +1,4 @@
-// Sparse gradients under a hook: their buckets are averaged as they are, the others go
+// Sparse gradients under a hook: sparse buckets are averaged as they are, the others go
 // through the hook.
 #include <gtest/gtest.h>
 

@@ -38,8 +38,8 @@ Outcome train(const ProcessGroup& group, const Digits& digits, const std::string
   torch::nn::Sequential net = make_net();
   DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.012});  // several buckets
   ddp->set_hook(make_hook(spec));
-  // Without momentum: the coarsest hooks' errors come back many steps late, which momentum
-  // makes oscillate.
+  // There is no momentum: the coarsest hooks' errors return many steps late, and momentum
+  // would make them oscillate.
   torch::optim::SGD optimizer(ddp->parameters(), kRate);
   const int64_t rows = digits.train.labels.size(0);
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -73,7 +73,7 @@ TEST(TrainingOnDigits, EveryAveragingHookIsAsGoodAsAllreduce) {
                 const std::string name(entry.name);
                 const bool low_rank = std::ranges::count(entry.options, "rank") > 0;
                 specs.push_back(low_rank ? name + ":start=40,rank=2" : name);
-                // A hundredth of the values, whichever they are, is too few for 400 steps.
+                // A hundredth of the values, chosen at random, is too little for 400 steps.
                 if (name == "randomk") specs.back() += ":ratio=0.1";
               }
               specs.insert(specs.end(), {"powersgd:start=40", "batched_powersgd:start=40",

@@ -1,4 +1,4 @@
-// What hook_stats() says was sent, against the counters of a network device.
+// Compares the bytes of hook_stats() with the counters of a network device.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -36,19 +36,19 @@ int64_t bytes_on_the_wire() {
     const size_t colon = line.find(std::string(kDevice) + ":");
     if (colon == std::string::npos) continue;
     std::istringstream fields(line.substr(line.find(':') + 1));
-    int64_t value = 0;  // received: 8 fields, then the bytes sent
+    int64_t value = 0;  // 8 fields on receiving, then the bytes sent
     for (int field = 0; field < 9; ++field) fields >> value;
     return value;
   }
   throw std::runtime_error(std::string("no device ") + kDevice);
 }
 
-// What one rank sends, and, of it, to the other host; and what the host's device sent.
+// The bytes that a rank sends, those to the other host, and those of the host's device.
 struct Traffic {
   int64_t counted = 0, away = 0, wire = 0;
 };
 
-// Some real steps; what the hook counts and what the device does.
+// Takes some real steps; returns the counts of the hook and of the device.
 Traffic train(const ProcessGroup& group, const std::string& spec) {
   torch::nn::Sequential net(torch::nn::Linear(600, 512), torch::nn::ReLU(),
                             torch::nn::Linear(512, 512), torch::nn::ReLU(),
@@ -114,7 +114,7 @@ constexpr std::array kOnSharedHosts{"int8", "fp16",
                                     "node+powersgd:start=0,rank=24,min_rate=1",
                                     "node+topk:flat=1,ratio=0.2"};
 
-// What a host sends in the steps of train(), with that many ranks on each of the two.
+// The bytes that a host sends in train(), with that many ranks on each of the two hosts.
 void work_on_shared_hosts(const testing::NetworkCable& cable, int rank, int ranks_per_host,
                           const std::string& table) {
   const ProcessGroup group = cable.join(rank, 2 * ranks_per_host);

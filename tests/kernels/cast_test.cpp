@@ -119,8 +119,7 @@ TEST_P(Cast, EveryHalfSurvivesTheRoundTrip) {
   }
 }
 
-// Against the definition: no neighbour is nearer, and of two equally near the even one is
-// taken.
+// Checks the definition: no neighbour is nearer, and a tie goes to the even one.
 TEST_P(Cast, RoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x7f800000u; bits += 4099) {
     const float x = std::bit_cast<float>(bits);

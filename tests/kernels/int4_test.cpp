@@ -51,7 +51,7 @@ void for_blocks(std::size_t size, Check check) {
     check(at / kInt4Block, at, std::min(size, at + kInt4Block));
 }
 
-// The matrix as it stands in the header, without any of its shortcuts.
+// Applies the matrix as the header states it, without shortcuts.
 double rotated(const Floats& group, unsigned row) {
   double sum = 0;
   for (unsigned column = 0; column < 32; ++column)
@@ -107,7 +107,7 @@ TEST(Int4, MeanSquareErrorOfABlockIsWithinItsBound) {
         off += (target - c.decoded[i]) * (target - c.decoded[i]);
       }
       const double half = 16.0 * c.steps[block];
-      // And the rounding of sums of 32 values, and of the decoded ones.
+      // This allows for the rounding of sums of 32 values, and of the decoded ones.
       const double slack = 32 * top * 0x1p-22 + 32 * 1.5e-45;
       ASSERT_LE(std::sqrt(off / 128), half / std::sqrt(32.0) + slack);
     });

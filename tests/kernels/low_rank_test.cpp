@@ -11,8 +11,8 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// A matrix, what was left of the last ones and their product, and the thin ones; the same
-// for every caller.
+// A matrix, the rest of the last one, their product, and the thin matrices; the same in
+// every call.
 struct Problem {
   explicit Problem(LowRankShape shape) : shape(shape) {
     std::mt19937 random(1);
@@ -32,7 +32,7 @@ const std::vector<LowRankShape> kShapes{{1, 1, 1},    {3, 5, 2},     {17, 16, 1}
                                         {40, 20, 2},  {64, 257, 3},  {255, 600, 4},
                                         {7, 1000, 4}, {1030, 33, 2}, {0, 4, 1}};
 
-// Element `at` of P Qᵀ, in the order that the kernels add in.
+// Element `at` of P Qᵀ, added in the kernels' order.
 float product_at(const LowRankShape& shape, const Floats& p, const Floats& qt,
                  std::size_t at) {
   const float* row = p.data() + at / shape.columns * shape.rank;

@@ -30,7 +30,7 @@ Floats in_plain_words(const std::vector<Floats>& parts) {
   return result;
 }
 
-// 2048 and its neighbours: where a block ends.
+// A block ends at 2048, so its neighbours are tested too.
 const std::size_t kSizes[] = {0, 1, 17, 2047, 2048, 2049, 10'000};
 
 TEST(Mean, IsTheSumInOrderDividedByTheNumberOfParts) {
@@ -65,7 +65,7 @@ TEST(SumSquares, IsThatOfFloat64WithinAMillionth) {
     for (const float value : values) expected += static_cast<double>(value) * value;
     EXPECT_NEAR(sum_squares(values), expected, 1e-6 * expected) << size;
   }
-  // Where float32 alone would stand still.
+  // float32 alone would stop growing here.
   EXPECT_NEAR(sum_squares(Floats(20'000'000, 1.0F)), 2e7, 1);
 }
 

@@ -1,4 +1,4 @@
-// Inputs that compressors must stand: a name and a seeded generator each.
+// Inputs that compressors must handle: each has a name and a seeded generator.
 #pragma once
 #include <bit>
 #include <cmath>

@@ -19,8 +19,8 @@ using testing::same;
 using testing::sizes;
 using Floats = std::vector<float>;
 
-// One encoding and its decoding, the same form for all quantizers. `header` has one or two
-// floats a block, the scale first.
+// One encoding and its decoding, in the same form for all quantizers. `header` has one or
+// two floats for each block, the scale first.
 struct Coded {
   Floats header, residual, decoded, added;
   std::vector<std::uint8_t> codes;
@@ -122,8 +122,7 @@ TEST_P(Quantizer, ErrorIsAtMostHalfAScale) {
       ASSERT_TRUE(std::isfinite(c.decoded[i]));
       const double target =
           std::clamp<double>(x[i], -3.3e38, 3.3e38);  // they saturate there
-      const double slack =
-          top * 0x1p-23 + 1e-45;  // the rounding of the decoded value itself
+      const double slack = top * 0x1p-23 + 1e-45;     // rounding of the decoded value
       ASSERT_LE(std::abs(target - c.decoded[i]), scale(c, i) / 2.0 + slack) << x[i];
     }
   });
@@ -162,8 +161,7 @@ TEST_P(Quantizer, ZeroStaysZeroWhereTheRangeHoldsIt) {
 TEST_P(Quantizer, ValueIsDecodedPlusNewResidual) {
   for_all([&](const Pattern& pattern, const Floats& x) {
     if (!pattern.finite || x.empty()) return;
-    const Coded before =
-        run(x, 0.5f);  // a finite state to start from: the residual is small
+    const Coded before = run(x, 0.5f);  // a finite start: the residual is small
     Floats residual(x.size());
     for (std::size_t i = 0; i < x.size(); ++i)
       residual[i] = x[i] * 0.5f - before.decoded[i];

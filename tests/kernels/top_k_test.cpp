@@ -28,7 +28,7 @@ Kept run_top_k(const Floats& x, std::size_t count, float factor, const Floats& r
   return kept;
 }
 
-// By sorting everything.
+// Finds them by sorting all values.
 std::vector<std::uint16_t> places_of_largest(const Floats& p, std::size_t count) {
   std::vector<std::uint16_t> all(p.size());
   std::iota(all.begin(), all.end(), std::uint16_t{0});
@@ -75,7 +75,7 @@ TEST(TopK, KeepsTheLargestWithTheirPlacesAndLeavesTheRestInTheResidual) {
   }
 }
 
-// The sample that guesses a limit sees every 16th value.
+// The limit is guessed from a sample of every 16th value.
 TEST(TopK, IsRightWhereTheSampleIsWrong) {
   for (std::size_t first : {0, 1}) {
     Floats x = make(patterns()[0], kTopKBlock);

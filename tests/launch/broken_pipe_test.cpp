@@ -23,7 +23,7 @@ ProcessGroup join(const ReservedPort& port, int rank) {
                              .timeout = 60s});
 }
 
-// Ends without a word, as after a crash, in the middle of an all-reduce of its peer.
+// Ends without notice, as in a crash, during its peer's all-reduce.
 void reduce_until_the_end(const ReservedPort& port, int rank) {
   const ProcessGroup group = join(port, rank);
   raise(SIGPIPE);  // which gloo's next write would do only if it is early enough

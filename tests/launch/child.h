@@ -1,5 +1,5 @@
-// One child process with an environment of its own: for what a worker may do to itself,
-// like ending with a report, that run_ranks must not see.
+// One child process with its own environment, for workers that end with a report, which
+// run_ranks must not see.
 #pragma once
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,21 +20,21 @@ namespace brigade::testing {
 
 using Variables = std::map<std::string, std::string>;
 
-// Longer than a child lives: of a child that ends with another code than the alarm's it is
-// known that it did not wait for this limit.
+// Longer than a child lives: a child that ends with another code than the alarm's did not
+// wait for this limit.
 constexpr std::chrono::seconds kNever{600};
 
-// Exit codes of a child: 0 when its body returned, 2 ConfigError, 3 RendezvousError, 4
-// TimeoutError, 5 MismatchError, 6 anything else; 1 is the watchdog's.
+// Exit codes of a child: 0 if its body returned, 2 ConfigError, 3 RendezvousError, 4
+// TimeoutError, 5 MismatchError, 6 anything else; 1 comes from the watchdog.
 struct Outcome {
   int code = -1;
-  std::string text;  // what it wrote to stderr
+  std::string text;  // its stderr
 };
 
 class Child {
  public:
-  // Starts at once, with none of the launchers' variables but those given.
-  // REQUIRES: the calling process has one thread.
+  // Starts at once, with only those launcher variables that are given. REQUIRES: the
+  // calling process has one thread.
   Child(const Variables& variables, const std::function<void()>& body) {
     if (pipe(pipe_) != 0) std::abort();
     pid_ = fork();
@@ -42,7 +42,7 @@ class Child {
       close(pipe_[1]);
       return;
     }
-    alarm(90);  // whatever happens, it does not stay
+    alarm(90);  // it ends in any case
     dup2(pipe_[1], STDERR_FILENO);
     close(pipe_[0]);
     close(pipe_[1]);
@@ -108,7 +108,7 @@ class Child {
   pid_t pid_ = 0;
 };
 
-// A group that works.
+// Makes a group and uses it.
 inline void join_and_sum(const ProcessGroupOptions& options = {}) {
   ProcessGroup group = init_process_group(options);
   at::Tensor x = at::ones({3});
@@ -122,7 +122,7 @@ inline void expect_all_well(const std::vector<Outcome>& outcomes) {
   }
 }
 
-// Its exit code and what its error says.
+// Checks the exit code and the error's text.
 inline void expect_outcome(const Outcome& outcome, int code,
                            const std::vector<std::string>& said) {
   EXPECT_EQ(outcome.code, code) << outcome.text;

@@ -31,7 +31,7 @@ struct Shared {
   ~Shared() { munmap(counts, 4096); }
 };
 
-// What launch() throws; a failure of the test if it does not.
+// The error that launch() throws; fails the test if there is none.
 LaunchError failure_of(int workers, const std::function<void(int)>& function,
                        const LaunchOptions& options = {}) {
   try {
@@ -128,7 +128,7 @@ TEST(Launch, TheFirstFailureIsShownNotItsPeersEcho) {
   EXPECT_EQ(error.failure()->message, "std::runtime_error: the cause");
 }
 
-// The rank that counts as the cause when rank 0 fails with `first`, and rank 1 after it.
+// Returns the rank that counts as the cause when rank 0 fails with `first`, then rank 1.
 int cause_of(const std::function<void()>& first, const std::function<void()>& second) {
   Shared shared;
   const LaunchError error = failure_of(2, [&](int rank) {
@@ -151,7 +151,7 @@ TEST(Launch, ARankThatWasToldOfAnothersErrorIsNotTheCause) {
       [] { throw HookError("hook 'mine'", Failure::peer_lost); },
       [] { throw HookError("hook 'mine'", Failure::aborted); },
       [] { throw HookError("nothing is heard of it", Failure::timeout, 1); },
-      // What another rank's death did to a rendezvous is told by gloo only.
+      // Only gloo reports what another rank's death did to a rendezvous.
       [] { throw RendezvousError("gloo cannot connect: Connection closed by peer"); }};
   for (const auto& echo : echoes) {
     SCOPED_TRACE(&echo - echoes);
@@ -173,7 +173,7 @@ TEST(Launch, AnErrorOfOursIsJudgedByItsKindAndNotByItsText) {
   }
 }
 
-// Another library's, or a program that records nothing.
+// The error is another library's, or the program records none.
 TEST(Launch, AnErrorWithoutAKindIsJudgedByTheWordsOfThoseWhoConnect) {
   const auto later = [] { throw std::runtime_error("later"); };
   EXPECT_EQ(cause_of([] { throw std::runtime_error("Read error: Broken pipe"); }, later),
@@ -235,7 +235,7 @@ TEST(Launch, RestartsAllWorkersWithTheCountSet) {
   launch(2,
          [&](int rank) {
            ++shared.counts[rank];
-           // The store is another one: a group can be made again.
+           // The store is a new one, so a group can be made again.
            init_process_group({.backend = "gloo"}).barrier();
            const std::string count = std::getenv("TORCHELASTIC_RESTART_COUNT");
            if (rank == 1 && count != "2") throw std::runtime_error("not yet");
@@ -281,7 +281,7 @@ TEST(Launch, TheWallLimitEndsTheJob) {
   EXPECT_FALSE(error.failure());
 }
 
-// The launcher looks at all processes of the host for those of the job.
+// The launcher looks for the job's processes among all of the host.
 TEST(Launch, OtherProcessesThatEndMeanwhileDoNoHarm) {
   const pid_t busy = fork();
   if (busy == 0) {
@@ -347,8 +347,7 @@ TEST(Launch, NothingListensBeyondLoopback) {
   launch(2, [](int rank) {
     ProcessGroup group = init_process_group({.backend = "gloo"});
     if (rank == 0) {
-      // Listening sockets of this processes: state 0A; the store's and gloo's ports among
-      // them.
+      // Finds this process's listening sockets, state 0A: the ports of the store and gloo.
       const auto result = testing::run_command({"bash", "-c",
                                                 "port=$(printf %04X $MASTER_PORT); grep -h "
                                                 "\":$port \" /proc/net/tcp /proc/net/tcp6 "

@@ -118,7 +118,7 @@ TEST_F(Nodes, AHostThatIsLostInTrainingIsNamedAsLost) {
   ASSERT_TRUE(first->wait_for_output("up"));
   ASSERT_TRUE(second->wait_for_output("up"));
   second->signal(SIGKILL);
-  folder.script("fail", "");  // the host's death shows on the other at once
+  folder.script("fail", "");  // the failure shows on the other host at once
   const CommandResult result = first->finish();
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_NE(result.err.find("node 1 ("), std::string::npos) << result.err;
@@ -137,7 +137,7 @@ TEST_F(Nodes, ANodeRankGivenTwiceIsRefused) {
   auto first = node(0, {"bash", "-c", "exec sleep 600"}, 3);
   auto second = node(1, {"bash", "-c", "exec sleep 600"}, 3);
   auto twin = node(1, {"bash", "-c", "exec sleep 600"}, 3);
-  // Whichever of the two came later.
+  // The error may come from either; the later one has it.
   std::string said;
   for (int round = 0; round < 1'000 && said.empty(); ++round) {
     for (auto* command : {&second, &twin}) {
@@ -160,8 +160,8 @@ TEST_F(Nodes, ALauncherOfAnotherJobIsToldBothRunIdsAndDoesNoHarm) {
                            " has the run id 'one', and this one has 'two'"),
             std::string::npos)
       << other.err;
-  // The job still waits for its own second host. What a launcher makes up for itself, where
-  // it was given none, is not compared.
+  // The job still waits for its own second host. Run ids that launchers invent, because
+  // none was given, are not compared.
   auto second = node(1, {worker});
   for (Command* command : {first.get(), second.get()}) {
     const CommandResult result = command->finish();

@@ -22,7 +22,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A text that is in the command line of every process a test starts, and nowhere else.
+// A text in the command line of every process that a test starts, and nowhere else.
 std::string tag(const std::string& name) { return name + "_" + std::to_string(getpid()); }
 
 TEST(RunCommand, SetsTorchrunsVariables) {
@@ -119,7 +119,7 @@ TEST(RunCommand, TheErrorFilesMessageIsShown) {
 
 TEST(RunCommand, AWorkersChildrenEndWithTheJob) {
   const std::string name = tag("children");
-  // One child in the worker's group, one that left it, one that ignores SIGTERM.
+  // One child stays in the worker's group, one leaves it, one ignores SIGTERM.
   const auto result =
       run({"-n", "2", "bash", "-c",
            "bash -c 'sleep 600; : " + name + "' & setsid bash -c 'sleep 600; : " + name +
@@ -224,7 +224,7 @@ std::string job_folder(const TemporaryFolder& folder) {
 
 TEST(RunCommand, RedirectsGoToFilesOnlyAndTheReportNamesThem) {
   TemporaryFolder folder;
-  // Rank 1 fails when rank 0 has written.
+  // Rank 1 fails after rank 0 has written.
   const auto result =
       run({"-n", "2", "--log_dir", folder.path(), "--redirects", "3", "bash", "-c",
            "echo out $RANK; echo err $RANK >&2; until test -s "
@@ -369,7 +369,7 @@ TEST(RunCommand, TooFewDescriptorsAreAnErrorAndNoHang) {
     EXPECT_NE(result.exit_code, 124) << "hangs with " << limit;
     EXPECT_NE(result.exit_code, 0) << limit;
     EXPECT_FALSE(result.err.empty()) << limit;
-    if (limit < 15) continue;  // the program may not even find its libraries
+    if (limit < 15) continue;  // the program may not even load
     EXPECT_EQ(result.exit_code, 1) << limit;
     const bool told = result.err.find("descriptors") != std::string::npos ||
                       result.err.find("Too many open files") != std::string::npos;
@@ -378,7 +378,7 @@ TEST(RunCommand, TooFewDescriptorsAreAnErrorAndNoHang) {
 }
 
 TEST(RunCommand, TheWatchingProcessMayBeStoppedOrKilled) {
-  // The launcher's own children, of that name.
+  // Finds the launcher's own children by that name.
   const std::string find =
       "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q brigade-watch "
       "/proc/$p/comm && kill -$0 $p; done; true";

@@ -1,4 +1,4 @@
-// Who does not belong to a job and talks garbage at its ports, or nothing, does it no harm.
+// Foreign connections to a job's ports, with garbage or silence, do it no harm.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::TemporaryFolder;
 
-// Somebody who connects to a port that is not meant for them.
+// Connects to a port that is meant for others.
 class Stranger {
  public:
   explicit Stranger(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -45,7 +45,7 @@ class Stranger {
   bool connected_ = false;
 };
 
-// Some say nothing, some a few bytes, some much; one begins as the store's own client does
+// Some send nothing, some a few bytes, some much; one begins as the store's own client does
 // and stops in the middle of a message.
 void disturb(int port, std::list<Stranger>& strangers) {
   for (const size_t length : {0, 1, 7, 8, 100, 60'000}) {
@@ -58,14 +58,14 @@ void disturb(int port, std::list<Stranger>& strangers) {
   const Stranger half_open(port);
 }
 
-// The number behind `name` in what a command has said.
+// The number behind `name` in a command's output.
 int number_after(const std::string& name, const std::string& said) {
   return std::stoi(said.substr(said.find(name) + name.size()));
 }
 
 class Strangers : public Nodes {
  protected:
-  // Made after the worker has said that it waits for it.
+  // The test makes this file after the worker has said that it waits for it.
   std::string flag() const { return folder_.path() + "/go"; }
   void raise_flag() const { std::ofstream(flag()) << "go"; }
 
@@ -142,12 +142,12 @@ TEST_F(Strangers, NoiseAndSilenceAtAWorkersPortDoNoHarm) {
   raise_flag();
   const CommandResult result = command.finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  // 3, summed over two ranks twice.
+  // The output is 3, summed over two ranks twice.
   EXPECT_NE(result.out.find("[0] then 12"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("[1] then 12"), std::string::npos) << result.out;
 }
 
-// Else the port would stay taken after the launcher, and who connects would hear nothing.
+// Otherwise the port would stay taken after the launcher, and connections get no answer.
 TEST(Launch, AForkedWorkerDoesNotHoldTheStoresSocket) {
   for (const bool elastic : {false, true}) {
     LaunchOptions options;

@@ -1,5 +1,5 @@
-// A small worker program: finds its peers, sums over them, says so. For the launchers'
-// tests.
+// A small worker program for the launchers' tests: finds its peers, sums over them, and
+// prints the sum.
 #include <ATen/ATen.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
       throw std::runtime_error("the worker's own words");
     if (mode == "kill" && group.rank() == 1) raise(SIGKILL);
     if (mode == "throw" || mode == "kill") group.all_reduce(sum);
-    // Stays until the file is there, then connects to its peers anew.
+    // Waits until the file is there, then connects to its peers anew.
     if (mode == "wait") {
       std::printf("pid %d\n", getpid());
       std::fflush(stdout);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The example and the command under real launchers: Open MPI's mpirun, and a SLURM with two nodes on this machine; and with the variables of
-Kubernetes' training operator, whose pods are processes here.
+"""Runs the example and the command under real launchers: Open MPI's mpirun, and a SLURM with two nodes on this machine; and with the variables
+of Kubernetes' training operator, with processes as pods.
 
 check.py BIN: BIN is the build's bin folder. Runs the lines that docs/launching.md shows. `make check` runs it, since it needs their Debian
-packages (scripts/setup --check installs them). Everything happens in namespaces of its own, with their own ports, host's name and /etc/hosts: root only.
+packages (scripts/setup --check installs them). Everything happens in separate namespaces, with their own ports, host name and /etc/hosts: root only.
 """
 import json
 import os
@@ -23,7 +23,7 @@ BIN = pathlib.Path(sys.argv[1]).resolve()
 EXAMPLE = BIN / "examples/ddp"
 LIMIT = 120
 HOSTS = "127.0.0.1 localhost\n10.99.0.1 head node0\n10.99.0.2 node1\n"
-# An interface besides loopback: getaddrinfo with AI_ADDRCONFIG, which SLURM uses, finds no address without one.
+# Adds an interface besides loopback: without one getaddrinfo with AI_ADDRCONFIG, which SLURM uses, finds no address.
 NAMESPACE = """
 set -e
 mount --make-rprivate /
@@ -41,7 +41,7 @@ FOREIGN = re.compile(r"SLURM|OMPI|PMI|RANK|WORLD_SIZE|MASTER_|TORCHELASTIC|PET_|
 
 
 def enter_namespaces():
-    """Starts this program again where nothing it does can be seen outside."""
+    """Starts this program again where its actions cannot be seen outside."""
     if os.environ.get("BRIGADE_APART"):
         return
     if os.geteuid() != 0:
@@ -77,7 +77,7 @@ def run(command, environment):
 
 class Launched(unittest.TestCase):
     def learned(self, output, processes):
-        """Every process has trained, with the same result."""
+        """Checks that every process has trained, with the same result."""
         losses = re.findall(r"epoch 5: loss ([\d.]+)", output)
         self.assertEqual(len(losses), processes, output)
         self.assertEqual(len(set(losses)), 1, f"replicas differ:\n{output}")
@@ -86,7 +86,7 @@ class Launched(unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("mpirun"), "openmpi-bin is not installed")
 class OpenMpi(Launched):
-    # It refuses root, and more processes than cores, unless told.
+    # mpirun refuses root, and more processes than cores, unless told.
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
                "OMPI_MCA_hwloc_base_binding_policy": "none"}
 
@@ -138,7 +138,7 @@ class Slurm(Launched):
         self.learned(run(["srun", "-N", 2, "-n", 3, "--distribution=block", EXAMPLE], self.environment), 3)
 
     def batch(self, script, name):
-        """The output of a batch script of the docs, of two workers a node."""
+        """Returns the output of a batch script of the docs, with two workers a node."""
         script = script.replace("--ntasks-per-node=8", "--ntasks-per-node=2").replace("brigade run -n 8", f"{BIN}/brigade run -n 2")
         path, output = self.folder / f"{name}.sh", self.folder / f"{name}.out"
         path.write_text(script.replace("./train", str(EXAMPLE)))
@@ -163,16 +163,16 @@ class Slurm(Launched):
 
 
 class Kubernetes(Launched):
-    """No cluster can be had here: what the operator would do is done by hand."""
+    """There is no cluster here, so the test does what the operator would do."""
 
     def pods(self, pods, workers, command):
-        """The output of all pods. The operator's variables: pkg/controller.v1/pytorch/envvar.go of kubeflow/training-operator."""
+        """Returns the output of all pods. The operator's variables: pkg/controller.v1/pytorch/envvar.go of kubeflow/training-operator."""
         started = []
         try:
             for pod in range(pods):
                 variables = {"MASTER_ADDR": "node0", "MASTER_PORT": "23456", "PYTHONUNBUFFERED": "0", "RANK": pod,
                              "WORLD_SIZE": pods * (workers or 1)}
-                if workers:  # since nprocPerNode is known
+                if workers:  # the operator does so since it has nprocPerNode
                     variables |= {"PET_MASTER_ADDR": "node0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": pod, "PET_NNODES": pods,
                                   "PET_NPROC_PER_NODE": workers}
                 environment = clean_environment() | {name: str(value) for name, value in variables.items()}

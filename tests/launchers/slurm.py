@@ -1,4 +1,4 @@
-"""A SLURM of one machine, for tests: munge, a controller and a daemon for each of two nodes, with files of their own."""
+"""A SLURM on one machine, for tests: munge, a controller and a daemon for each of two nodes, with separate files."""
 import os
 import pathlib
 import shutil
@@ -111,5 +111,5 @@ class Slurm:
             time.sleep(0.1)
 
     def logs(self):
-        """The last lines of every daemon."""
+        """The last lines of every daemon's log."""
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(self.folder.glob("*.log")))

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Says where a file includes something from a layer above its own, which layer is not described, and where an old name or a search in
-the text of an error has come back.
+"""Reports includes from a layer above a file's own, layers that are not described, old names, and searches in the texts of errors.
 
 A layer may include itself and what is listed for it here; public headers count as the layer of the folder they are
 named after. Run without arguments on the project this file lies in, or with the root of a tree to check.
@@ -10,7 +9,7 @@ import pathlib
 import re
 import sys
 
-# Each layer, and what it may include, bottom first. `public` are headers directly in include/brigade that hold no
+# Each layer with the layers that it may include, bottom first. `public` are headers directly in include/brigade that hold no
 # more than contracts: errors, options, interfaces.
 ALLOWED = {
     "base": set(),
@@ -30,7 +29,7 @@ ALLOWED = {
     "report": {"base", "ddp", "engine", "group"},
     "elastic": {"base", "checkpoint", "local_sgd", "zero", "optim", "ddp", "engine", "group"},
 }
-# Headers of include/brigade itself speak for the layer that has their stem: process_group.h for group, because of
+# Headers of include/brigade itself belong to the layer with their stem: process_group.h to group, because of
 # src/group/process_group.cpp. These have no source of their own, or more than one; all others are `api`, which no layer
 # below the tools may include.
 PUBLIC = {
@@ -45,17 +44,17 @@ PUBLIC = {
     "data": "ddp",
     "optimizer_in_backward": "optim",
 }
-# Only these may name what is private to LibTorch's backends.
+# Only these may name parts that are private to LibTorch's backends.
 PRIVATE_NAMES = re.compile(r"ProcessGroupGloo|ProcessGroupNCCL|^gloo/|^nccl\.h")
-# Only the layer it lies in may include one of these.
+# Only the layer that contains one of these may include it.
 OWN = {"ddp/core_state.h"}
-# Where hooks are written: what they use of these layers is public, so that users' hooks can do the same. The one exception runs
+# Hooks use only the public part of these layers, so that users' hooks can do the same. The one exception runs
 # a hook itself, outside of a backward pass.
 HOOK_WRITERS = {"exchange", "hooks", "optim", "zero", "local_sgd"}
 PRIVATE_TO_HOOKS = ("engine/", "group/", "torch_port/")
 RUNS_HOOKS = ("src/local_sgd/hook_averaging.cpp", "engine/engine.h")
-# Errors are types, and nothing is decided by the words of one: these begin what LibTorch, Gloo, NCCL and the system say of a lost
-# peer. The table of them is in base/failure.cpp, torch_port turns them into types, and exception_text only takes apart.
+# Errors are types, and nothing is decided by their words. These begin what LibTorch, Gloo, NCCL and the system say of a lost
+# peer. The table of them is in base/failure.cpp, torch_port turns them into types, and exception_text only splits texts.
 ERROR_TEXTS = ("imed out", "by peer", "onnection re", "onnection closed", "roken pipe", "pair closure")
 MAY_READ_ERROR_TEXTS = ("src/base/failure.cpp", "src/base/exception_text.cpp", "src/torch_port/")
 # Identifiers that were renamed or removed, exactly as they were written; they occur nowhere any more.
@@ -69,7 +68,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
 def layer_of_include(name, root):
-    """The layer an include line speaks of, or None for what is not ours."""
+    """The layer to which an include line refers, or None for foreign headers."""
     parts = pathlib.PurePosixPath(name).parts
     if parts[0] == "brigade":
         if len(parts) > 2:
@@ -125,7 +124,7 @@ def said_to_know(readme):
 
 
 def undescribed(root):
-    """Every folder of src/ is a layer of the table, has a README that says the same, and stands in the drawing of the layers."""
+    """Every folder of src/ must be a layer of the table, have a README that says the same, and be in the drawing of the layers."""
     drawing = root / "docs/images/layers.svg"
     drawn = re.findall(r'class="name"[^>]*>([^<]+)<', drawing.read_text()) if drawing.exists() else []
     for folder in sorted(path for path in (root / "src").iterdir() if path.is_dir()):
@@ -144,7 +143,7 @@ CPP_LITERAL = re.compile(r'''R"(\w*)\((?P<raw>.*?)\)\1"|"(?P<plain>(?:[^"\\\n]|\
 
 
 def literals(path):
-    """Line and text of every string in a C++ or Python file; comments and docstrings are none."""
+    """Line and text of every string in a C++ or Python file, without comments and docstrings."""
     text = path.read_text()
     if path.suffix != ".py":
         for found in CPP_LITERAL.finditer(text):
@@ -158,7 +157,7 @@ def literals(path):
 
 
 def error_texts(root):
-    """No string of the product has the words of a foreign error, except where those are given their types."""
+    """No string of the product may have the words of a foreign error, except where such errors get their types."""
     for path in sorted(p for top in ("src", "tools", "python") for p in (root / top).rglob("*")):
         name = path.relative_to(root).as_posix()
         if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".py"} or name.startswith(MAY_READ_ERROR_TEXTS):
@@ -169,7 +168,7 @@ def error_texts(root):
 
 
 def old_names(root, names=OLD_NAMES):
-    """Nothing speaks of what has another name now."""
+    """No file may use a name that has been replaced."""
     if not names:
         return
     old = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b")

@@ -1,4 +1,4 @@
-// Training on the handwritten digits on four ranks, as two hosts of two: ranks that meet
+// Training on the handwritten digits on four ranks, as two hosts of two: ranks that average
 // rarely learn as well as ranks that average every gradient.
 #include "support/digits.h"
 

@@ -1,4 +1,4 @@
-// DiLoCo against data-parallel training, against a reference in float64, and through
+// DiLoCo compared with data-parallel training and with a reference in float64, and in
 // checkpoints.
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ TEST(DiLoCo, WithAnExchangeAtEveryStepAndAPlainOuterStepEqualsDdp) {
   }
 }
 
-// The formulas, all ranks in one process. Fragments: which parameter is in which.
+// The formulas, with all ranks in one process. `fragments`: the parameters of each.
 std::vector<at::Tensor> reference(int rank, int ranks, int64_t steps,
                                   const DiLoCoOptions& o,
                                   const std::vector<int>& fragment) {
@@ -110,7 +110,7 @@ std::vector<at::Tensor> reference(int rank, int ranks, int64_t steps,
 
 TEST(DiLoCo, TrainsAsTheFormulasInFloat64) {
   run_ranks(3, [](ProcessGroup group) {
-    // Elements: 48 + 8, 40 + 5, 15 + 3.
+    // The numbers of elements are 48 + 8, 40 + 5, 15 + 3.
     const std::map<int64_t, std::vector<int>> fragments{
         {1, {0, 0, 0, 0, 0, 0}}, {2, {0, 0, 1, 1, 1, 1}}, {3, {0, 1, 1, 2, 2, 2}}};
     for (const DiLoCoOptions& options : std::vector<DiLoCoOptions>{
@@ -143,7 +143,7 @@ TEST(DiLoCo, KeepsGlobalParametersTheSameBitsOnAllRanksWithEveryHook) {
       SCOPED_TRACE(entry.name);
       std::string spec(entry.name);
       if (spec.find("powersgd") != std::string::npos) spec += ":start=0,min_rate=1";
-      // Five exchanges are too few for error feedback to bring what was left out.
+      // Five exchanges are too few for error feedback to recover what was left out.
       if (spec == "randomk") spec += ":ratio=1";
       Island island(group, {.period = 3,
                             .fragments = 2,
@@ -227,7 +227,7 @@ TEST(DiLoCo, GlobalParametersInFloat32StayWhenHalfPrecisionOnesDoNotMove) {
   });
 }
 
-// Two hosts of two: data-parallel within a host, DiLoCo between those of one local rank.
+// There are two hosts of two: data-parallel within, DiLoCo between equal local ranks.
 TEST(DiLoCo, WorksBetweenGroupsOfDataParallelRanks) {
   run_ranks(4, [](ProcessGroup group) {
     const ProcessGroup host = group.new_subgroups(2);

@@ -1,5 +1,5 @@
 // Local SGD on four ranks as two hosts of two: the optimizer around an optimizer, and the
-// object that owns hook, averager and warm-up.
+// object with hook, averager and warm-up.
 #include "brigade/local_sgd.h"
 
 #include <gtest/gtest.h>
@@ -87,8 +87,8 @@ TEST(PostLocalSGDOptimizer, ReloadsItsStepAndWarnsWhereThereIsNone) {
   });
 }
 
-// What local SGD must do, in float64 and in one place: every rank's net, stepped with the
-// mean of its pair's gradients after the warm-up, with that of all before it.
+// Computes local SGD in float64 in one process: steps every rank's net with the mean of all
+// gradients during the warm-up, then with that of its pair.
 std::vector<at::Tensor> reference(int rank, int64_t steps, int64_t warmup, int64_t period) {
   std::vector<torch::nn::Sequential> nets;
   for (int r = 0; r < 4; ++r) nets.push_back(small_net(at::kDouble));
@@ -226,13 +226,13 @@ TEST(LocalSGD, GoesOnUsingTheHookThatTheModelHas) {
     const auto half = train("fp16", 100).first;
     EXPECT_LT(distance(exact, half), 1e-3);
     EXPECT_GT(distance(exact, half), 0);
-    // Among two ranks a rank sends 2/3 of what it does among four.
+    // With two ranks a rank sends 2/3 of what it sends with four.
     const int64_t local_bytes = train("", 1).second;
     EXPECT_LT(local_bytes, exact_bytes * 0.95);
   });
 }
 
-// A run of LocalSGD, with what its checkpoint needs.
+// A run of LocalSGD, with the data for its checkpoint.
 struct LocalRun {
   LocalRun(ProcessGroup group, DdpOptions options, optim::LocalSGDOptions local_options)
       : group(group),

@@ -1,4 +1,4 @@
-// When parameters are averaged, over whom, and what is refused.
+// Which steps and ranks average parameters, and which options are refused.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@ using testing::refusal;
 using testing::run_ranks;
 using testing::Warnings;
 
-// The parameter is the rank before each step; what it is afterwards says who took part.
+// Sets the parameter to the rank before each step; its value afterwards shows which ranks
+// took part.
 float after_step(ModelAverager& averager) {
   at::Tensor parameter = at::full({5, 1}, averager.group().rank(), at::kFloat);
   averager.average_parameters({parameter});

@@ -1,4 +1,4 @@
-// The hook of local SGD: over all ranks before the start, among few from then on.
+// The hook of local SGD averages over all ranks before the start, then over few.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -80,7 +80,7 @@ TEST(PostLocalSGDHook, AveragesWithinTheSubgroupFromTheStartOnWithAnyInnerHook) 
   });
 }
 
-// A host is known by its name, among others: each pair of ranks gets one of its own.
+// A host is known by its name, among other things: each pair of ranks gets a name.
 ProcessGroup as_two_hosts(const ProcessGroup& group) {
   if (unshare(CLONE_NEWUTS) != 0) throw std::runtime_error("unshare");
   const std::string name = "host" + std::to_string(group.rank() / 2);

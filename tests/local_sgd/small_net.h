@@ -1,4 +1,4 @@
-// A network with several buckets, data of each rank's own, and comparisons.
+// A network with several buckets, different data for each rank, and comparisons.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,7 +18,7 @@ inline torch::nn::Sequential small_net(at::ScalarType dtype = at::kFloat) {
 
 inline constexpr double kSmallBuckets = 1e-4;
 
-// Of one rank in one step: the same whoever asks.
+// The data of one rank in one step, the same in every call.
 template <class Model>
 at::Tensor loss_on(Model& model, int rank, int64_t step,
                    at::ScalarType dtype = at::kFloat) {

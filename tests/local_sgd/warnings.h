@@ -1,4 +1,4 @@
-// What a test hears: torch's warnings, and the text of a refusal.
+// Collects torch's warnings, and the text of a refusal.
 #pragma once
 #include <c10/util/Exception.h>
 
@@ -8,7 +8,7 @@
 
 namespace brigade::testing {
 
-// Collects warnings of this thread for its life.
+// While it lives, collects the warnings of this thread.
 class Warnings : private c10::WarningHandler {
  public:
   Warnings() : guard_(this) {}

@@ -1,4 +1,4 @@
-// Clipping by the norm is LibTorch's.
+// Clipping by the norm gives LibTorch's results.
 #include <torch/torch.h>
 
 #include "brigade/hooks.h"
@@ -48,7 +48,7 @@ TEST(ClipGradNorm, IsLibTorchsUnderEveryKindOfHook) {
   });
 }
 
-// As a mask does, or GradScaler::unscale_: nothing of what backward() found may be kept.
+// A mask or GradScaler::unscale_ does so; no result of backward() may be kept.
 TEST(ClipGradNorm, ChangesOfGradientsAfterTheBackwardPassCount) {
   run_ranks(2, [](ProcessGroup group) {
     for (const char* hook : {"", "allreduce", "fp16", "int8"}) {

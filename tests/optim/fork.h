@@ -4,7 +4,7 @@
 
 namespace brigade::testing {
 
-// Three layers of which `second` may be left out, and one parameter in another layout.
+// Has three layers, of which `second` may be left out, and one parameter in another layout.
 struct ForkImpl : torch::nn::Module {
   explicit ForkImpl(torch::ScalarType dtype = torch::kFloat) {
     torch::NoGradGuard no_grad;

@@ -1,4 +1,4 @@
-// Which optimizers can step in the backward pass, and what becomes of those that can't.
+// Optimizers that can step in the backward pass, and errors for those that cannot.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -19,7 +19,7 @@ static_assert(FunctionalOptimizer<Adam>);
 static_assert(FunctionalOptimizer<TorchOptimizer>);
 static_assert(!FunctionalOptimizer<torch::optim::SGD>);
 
-// What the compiler says to a program with `line` in it, without warnings.
+// The compiler's output for a program with `line` in it, without warnings.
 CommandResult compile(const std::string& line) {
   TemporaryFolder folder;
   const std::string file = folder.path() + "/program.cpp";

@@ -1,4 +1,4 @@
-// GradScaler: as Python's, and the same on all ranks.
+// GradScaler gives Python's results, the same on all ranks.
 #include <fstream>
 #include <sstream>
 
@@ -19,7 +19,7 @@ struct Reference {
   std::set<int> overflows;
   GradScalerOptions options;
   std::string way;
-  std::vector<double> numbers;  // of each step, then the parameters
+  std::vector<double> numbers;  // those of each step, then the parameters
 };
 
 std::vector<Reference> read_reference() {
@@ -89,7 +89,7 @@ TEST(GradScaler, EqualsPythons) {
       const auto mine = run(reference);
       ASSERT_EQ(mine.size(), reference.numbers.size());
       for (size_t i = 0; i < mine.size(); ++i) {
-        // Scales and counts to the bit, parameters to the digits that are written down.
+        // Scales and counts are equal to the bit, parameters in the digits that are stored.
         const double bound = i < 3 * kSteps ? 0 : 1e-7 * std::abs(mine[i]);
         ASSERT_LE(std::abs(mine[i] - reference.numbers[i]), bound)
             << "number " << i << " of " << reference.way << ", interval "

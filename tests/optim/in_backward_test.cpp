@@ -1,4 +1,4 @@
-// Stepping in the backward pass is stepping after it.
+// Stepping in the backward pass equals stepping after it.
 #include <torch/torch.h>
 
 #include <atomic>
@@ -17,13 +17,13 @@ struct Setting {
   std::string hook = "allreduce";
   std::string optimizer = "adam:lr=0.01,weight_decay=0.1";
   DdpOptions ddp = {.bucket_cap_mb = kSmallBucket};
-  // What each step does.
+  // Says which steps use `second`.
   std::function<bool(int step)> use_second = [](int) { return true; };
   int micro_batches = 1;
   StepOptions step;
   int steps = 5;
   torch::ScalarType dtype = torch::kFloat;
-  size_t buckets = 0;  // expected in the end; 0: any number
+  size_t buckets = 0;  // at the end; 0: any number
 };
 enum class How { after, hook, in_backward };
 
@@ -90,7 +90,7 @@ std::vector<torch::Tensor> train(const ProcessGroup& group, const Setting& setti
   return net->parameters();
 }
 
-// All settings one after the other in the same workers.
+// Runs all settings one after the other in the same workers.
 void expect_parity_of_all(int ranks, const std::vector<Setting>& settings,
                           bool both_views = true) {
   const auto expect_one = [](const ProcessGroup& group, Setting s, bool views) {

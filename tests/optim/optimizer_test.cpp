@@ -1,4 +1,4 @@
-// Functional optimizers against torch::optim, Python's numbers, and themselves.
+// Functional optimizers compared with torch::optim, Python's numbers, and themselves.
 #include <torch/torch.h>
 
 #include <fstream>
@@ -164,7 +164,7 @@ TEST(Optimizers, AParameterMayHaveOptionsOfItsOwn) {
     SGD sgd({.lr = 0.5});
     sgd.set_options({b}, {.lr = 0.25, .momentum = 0.9});
     sgd.set_lr({c}, 0);
-    sgd.set_lr(1.0);  // for those without options of their own
+    sgd.set_lr(1.0);  // for parameters without options
     for (auto& parameter : {a, b, c}) sgd.step_param(parameter, gradient(0));
     EXPECT_TRUE(torch::equal(a, start() - gradient(0)));
     EXPECT_TRUE(torch::equal(b, start() - 0.25 * gradient(0)));

@@ -27,7 +27,7 @@ TEST(Schedule, RatesAreTorchs) {
 }
 
 TEST(Schedule, OneCycleMayBeginAtItsTop) {
-  // Torch divides by 0 where the rise is one step long.
+  // Torch divides by 0 if the rise is one step long.
   EXPECT_NEAR(one_cycle(0.1, 10, {.rising = 0.1})(0), 0.1, 1e-12);
 }
 
@@ -42,7 +42,7 @@ void set_rate(torch::optim::Optimizer& optimizer, int64_t step) {
 }
 
 TEST(Schedule, IsAppliedToTorchsOptimizersAndOurs) {
-  // No tensor is computed with: the test program forks.
+  // Computes with no tensor, because the test program forks.
   torch::optim::SGD sgd(
       {torch::optim::OptimizerParamGroup({}), torch::optim::OptimizerParamGroup({})},
       torch::optim::SGDOptions(1));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""readme.py README FOLDER PREFIX: what README shows builds as it is pasted, against what is installed in PREFIX, and trains.
+"""readme.py README FOLDER PREFIX: checks that README's program builds as it is pasted, against the library in PREFIX, and trains.
 
-The program and its CMakeLists.txt go into FOLDER, and README's own lines build and start it, on two processes. Then the same with the
-hooks that README shows. HOME is a folder in which .local is PREFIX.
+The program and its CMakeLists.txt go into FOLDER, and README's own lines build and start it, on two processes. Then it does the same
+with the hooks that README shows. HOME is a folder in which .local is PREFIX.
 """
 import os
 import pathlib
@@ -20,20 +20,20 @@ def blocks(language):
 
 
 def build_and_start(lines):
-    """What rank 0 prints. Its loss must have become half of what it was at least."""
+    """Returns what rank 0 prints. Its loss must have fallen to half or less."""
     environment = {**os.environ, "HOME": str(FOLDER / "home"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(["bash", "-e"], input="\n".join(lines), capture_output=True, text=True, cwd=FOLDER, env=environment, timeout=500)
     if done.returncode:
         sys.exit(f"README's lines exited with {done.returncode}:\n" + "\n".join(lines) + f"\n{done.stdout}{done.stderr}")
     losses = [float(loss) for loss in re.findall(r"^\[0\] loss ([\d.]+)$", done.stdout, re.MULTILINE)]
-    # 4096 rows, 64 a step and process.
+    # The data has 4096 rows, 64 for each step and process.
     if len(losses) != 32 or losses[-1] > losses[0] / 2:
         sys.exit(f"README's program does not learn:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
 def with_hooks(program, hook):
-    """The hook stands before main, README's two ways to set one behind the model's line, and at the end the hook that is set is named."""
+    """Puts the hook before main, README's two ways to set one after the model's line, and at the end a line that names the hook."""
     model = next(line for line in program.splitlines(True) if "DistributedDataParallel model" in line)
     settings = ['model->set_hook(brigade::make_hook("int8"));', 'brigade::make_hook("half", half)']
     for text in settings:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A compiler launcher: takes an object from the project's own build where that compiled the same source with the same
-options, and runs the compiler everywhere else. So the test that builds the library inside a consumer checks the options of
-every source, and need not compile them all a second time.
+"""A compiler launcher: takes an object from the project's own build if that compiled the same source with the same
+options, and else runs the compiler. So the test that builds the library inside a consumer checks the options of every source
+without compiling them all a second time.
 
 reuse_objects.py BUILD_FOLDER COMPILER ARGUMENTS...
 """
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-# What may differ between the two builds: the output, the dependency file, the precompiled header, where a batch lies.
+# The two builds may differ in the output, the dependency file, the precompiled header, and the path of a batch.
 WITH_VALUE = {"-o", "-c", "-MF", "-MT", "-include"}
 DROPPED = {"-MD", "-Winvalid-pch", "-fpch-preprocess", "-g", "-g1"}
 
@@ -23,7 +23,7 @@ TARGETS = re.compile(r"\bbrigade(_python|_tool|_command|_nccl|_objects)?\.dir\b"
 
 
 def essence(arguments):
-    """The options that decide what the object holds; the source is compared apart."""
+    """The options that decide what the object holds; the source is compared separately."""
     kept, rest = [], iter(arguments)
     for argument in rest:
         if argument in WITH_VALUE:
@@ -34,7 +34,7 @@ def essence(arguments):
 
 
 def same_source(one, other):
-    """The same file; or, of the batches that CMake writes into each build's own folder, one with the same sources."""
+    """Returns the same file; or, for a batch that CMake writes into each build's own folder, one with the same sources."""
     if one == other:
         return True
     paths = pathlib.Path(one), pathlib.Path(other)
@@ -55,7 +55,7 @@ def built_object(build, source, arguments):
 
 
 def built_kernels(build, source, arguments):
-    """nvcc's object, which CMake knows as the output of a command of ours."""
+    """Returns nvcc's object, which CMake knows as the output of a command of ours."""
     said = subprocess.run(["ninja", "-C", build, "-t", "commands", "cuda_kernels.o"], capture_output=True, text=True, check=False).stdout
     words = shlex.split(said.splitlines()[-1].split(" && ")[1]) if said else []
     nvcc = next((i for i, word in enumerate(words) if os.path.basename(word) == "nvcc"), None)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libbrigade.so shows what public headers mark with BRIGADE_API and nothing else, and they mark all that programs can use.
+"""Checks that libbrigade.so shows what public headers mark with BRIGADE_API and nothing else, and that they mark all that programs use.
 
 symbols.py INCLUDE_FOLDER [LIBRARY]
 """
@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 COMMENT = re.compile(r"//[^\n]*")
-# Of what a symbol tells of a class or a function.
+# A symbol may tell these of a class or a function.
 ABOUT = re.compile(r"^(?:(?:vtable|VTT|typeinfo|typeinfo name|guard variable) for |(?:non-virtual|virtual) thunk to )")
 NO_FUNCTION = re.compile(r"^(template|using|enum|inline|constexpr|friend|static|concept|requires|namespace|extern)\b")
 
 
 def statements(text):
-    """Each statement of a header at namespace level, up to its ';' or its body, with the namespace it is in."""
+    """Yields each statement of a header at namespace level, up to its ';' or its body, with its namespace."""
     text = re.sub(r"^\s*#.*(?:\\\n.*)*", "", COMMENT.sub("", text), flags=re.MULTILINE)
     spaces, depth, parens, begin = [], 0, 0, 0
     for at, sign in enumerate(text):
@@ -42,7 +42,7 @@ def statements(text):
 
 
 def declared(folder):
-    """Classes and functions that headers mark, by full name, and complaints about what they should mark."""
+    """Returns the classes and functions that headers mark, by full name, and complaints about missing marks."""
     classes, functions, wrong = set(), set(), []
     for header in sorted(pathlib.Path(folder).rglob("*.h")):
         for space, statement, end in statements(header.read_text()):
@@ -65,7 +65,7 @@ def declared(folder):
 
 
 def shown(library):
-    """The names in namespace brigade that the library shows, without parameters."""
+    """Returns the names in namespace brigade that the library shows, without parameters."""
     said = subprocess.run(["nm", "-D", "--defined-only", "-C", library], capture_output=True, text=True, check=True).stdout
     for line in said.splitlines():
         name = ABOUT.sub("", line.split(" ", 2)[2])

@@ -8,7 +8,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def ranks():
-    """ranks(size, function, *arguments): every rank of a job of `size` calls the function; their results by rank."""
+    """Gives ranks(size, function, *arguments): every rank of a job of `size` calls the function; returns their results by rank."""
     teams = Teams()
     yield teams.run
     teams.close()

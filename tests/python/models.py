@@ -20,7 +20,7 @@ def wrap(module, buckets="many", **options):
 
 
 def rows(step=0, width=32, count=4):
-    """Different on every rank and in every step."""
+    """Rows that differ on every rank and in every step."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     return torch.randn(count, width, generator=generator)
 
@@ -32,12 +32,12 @@ def step(model, data):
 
 
 def exact_mean(module, data):
-    """The mean gradient, by a way of its own: each rank's in float64, all-reduced."""
+    """The mean gradient, computed independently: each rank's in float64, all-reduced."""
     return mean_in_double(copy.deepcopy(module).double(), data)
 
 
 def mean_in_double(exact, data):
-    """The same of a copy that is in float64, or its complex counterpart, already."""
+    """The same for a copy that is already in float64, or its complex counterpart."""
     exact.zero_grad()
     exact(data.double()).square().mean().backward()
     gradients = [parameter.grad for parameter in exact.parameters()]

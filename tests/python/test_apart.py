@@ -1,4 +1,4 @@
-"""Ranks that train apart: DiLoCo, LocalSGD and the averagers, against references in float64 and against torch's own."""
+"""Ranks that train locally: DiLoCo, LocalSGD and the averagers, compared with references in float64 and with torch's own."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ def flat(module):
 
 
 def local_step(module, data, lr=0.05):
-    """One step of plain SGD, this rank's alone."""
+    """One step of plain SGD on this rank alone."""
     module.zero_grad()
     module(data).square().mean().backward()
     with torch.no_grad():
@@ -45,7 +45,7 @@ def put(module, values):
 
 
 def exact_diloco(net, steps, period, lr, momentum):
-    """The paper's steps, in float64."""
+    """Computes the paper's steps in float64."""
     net = copy.deepcopy(net).double()
     whole, velocity = flat(net), torch.zeros_like(flat(net))
     for number in range(steps):
@@ -87,7 +87,7 @@ def test_diloco_does_the_papers_steps(ranks, size, momentum):
 
 
 def streamed():
-    """Fragments, a delay, mixing and a hook of its own; finish() brings all ranks together."""
+    """Uses fragments, a delay, mixing and its own hook; finish() brings all ranks together."""
     net = small_net()
     if dist.get_rank() == 1:
         with torch.no_grad():
@@ -104,7 +104,7 @@ def streamed():
 
 
 def resumed(hook):
-    """Saved in the middle of an exchange, taken up by new objects: bit for bit."""
+    """Saved in the middle of an exchange and loaded into new objects, it goes on bit for bit."""
     options = {"period": 4, "fragments": 2, "delay": 2, "mixing": 0.25, "hook": hook}
 
     def start(net):
@@ -142,7 +142,7 @@ def diloco_refuses():
         brigade.DiLoCo(net, object())
     with pytest.raises(brigade.MismatchError, match="different DiLoCo options"):
         brigade.DiLoCo(net, optimizer, period=5 + dist.get_rank())
-    # One rank's nonsense costs one exchange.
+    # One rank's invalid values cost one exchange.
     diloco = brigade.DiLoCo(net, optimizer, period=2)
     before = flat(net)
     if dist.get_rank() == 1:
@@ -194,7 +194,7 @@ def averaged(levels, warmup):
                  averagers.PeriodicModelAverager(period, warmup, dist.group.WORLD)]
     for averager in made:
         net = small_net()
-        # Large steps: a mean at the wrong step shows.
+        # Steps are large, so that a mean at the wrong step shows.
         optimizer = PostLocalSGDOptimizer(torch.optim.SGD(net.parameters(), 1.0), averager)
         for number in range(11):
             net.zero_grad()
@@ -216,7 +216,7 @@ def averagers_alone():
         net.weight.fill_(float(dist.get_rank()))
     net.bias.requires_grad_(False)
     net.bias.fill_(float(dist.get_rank()))
-    # Nobody has a gradient: torch's would average nothing.
+    # No parameter has a gradient: torch's would average nothing.
     sent = averagers.average_parameters(net.parameters())
     assert sent == 64 * 4 and torch.equal(net.weight, torch.full((8, 8), 0.5))
     assert torch.equal(net.bias, torch.full((8,), float(dist.get_rank())))
@@ -241,7 +241,7 @@ def test_averagers_take_groups_of_parameters_and_refuse_bad_options(ranks):
 # ---- local SGD
 
 def local_sgd(optimizer_kind, hook):
-    """Warm-up of 2, then pairs of ranks that average gradients, and all meet at steps 2, 5, 8."""
+    """A warm-up of 2, then pairs of ranks average gradients, and all ranks average parameters at steps 2, 5, 8."""
     rank, world = dist.get_rank(), dist.get_world_size()
     pairs = [dist.new_group([first, first + 1]) for first in range(0, world, 2)]
     exact = small_net().double()
@@ -318,7 +318,7 @@ def local_sgd_found_out():
     brigade.set_hook(model, "fp16")
     with pytest.raises(brigade.Error, match="the model has another hook now"):
         local.step()
-    # Nobody calls step(): replicas would drift for ever.
+    # If nobody calls step(), replicas would drift for ever.
     forgotten = wrap(small_net())
     keep = brigade.LocalSGD(forgotten, torch.optim.SGD(forgotten.parameters(), 0.05), period=2)
     with pytest.raises(RuntimeError, match="64 backward passes since LocalSGD::step"):

@@ -1,4 +1,4 @@
-"""The functions as comm hooks that Python calls: native inside, a torch Future in the end."""
+"""The functions as comm hooks that Python calls: native code inside, a torch Future as the result."""
 
 import copy
 import pickle
@@ -86,7 +86,7 @@ def test_what_comes_back_is_a_torch_future_that_can_be_chained(ranks):
 
 
 def trained(hook, state, native, steps=6):
-    """Parameters after some steps of SGD."""
+    """The parameters after some steps of SGD."""
     model = wrap(small_net())
     if native:
         brigade.set_hook(model, hook, state)
@@ -118,7 +118,7 @@ def test_powersgd_is_the_same_called_and_on_the_reducer(ranks, batched):
 
 
 def resumed(batched, native):
-    """Six steps, against three, a pickle, and three more of a new model and a new state."""
+    """Compares six steps with three, a pickle, and three more of a new model and a new state."""
     hook = powerSGD_hook.batched_powerSGD_hook if batched else powerSGD_hook.powerSGD_hook
 
     def start(module, state):
@@ -135,7 +135,7 @@ def resumed(batched, native):
             optimizer.step()
 
     def net():
-        # One parameter: a bucket of several is put into another order after a model's first step.
+        # There is one parameter, because a bucket of several is reordered after a model's first step.
         return small_net(64, layers=1, bias=False)
 
     state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
@@ -185,7 +185,7 @@ def saved_and_loaded():
         return found
 
     for spec in ("int8", "powersgd:start=0,rank=2", "batched_powersgd:start=0", "fp16"):
-        # One parameter: a bucket of several is put into another order after the first step, and a quantizer's blocks with it.
+        # There is one parameter, because a bucket of several is reordered after the first step, and a quantizer's blocks with it.
         whole = wrap(small_net(64, layers=1, bias=False), "one")
         brigade.set_hook(whole, spec)
         train(whole, range(3))

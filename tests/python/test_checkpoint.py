@@ -1,4 +1,4 @@
-"""Checkpoints from Python: states come back as they were, torn files are found."""
+"""Checkpoints from Python: states come back unchanged, torn files are detected."""
 
 import pathlib
 
@@ -27,14 +27,14 @@ def there_and_back(folder):
     with pytest.raises(brigade.CheckpointError, match="has no part 'other'"):
         brigade.load_checkpoint(folder, ["other"])
     assert brigade.load_checkpoint(folder + "/nothing", ["state"]) is None
-    # Seen by a group of another size: every rank's own.
+    # A group of another size gets every rank's state.
     alone = [dist.new_group([each]) for each in range(dist.get_world_size())][rank]
     found = brigade.load_checkpoint(folder, [], ["own"], process_group=alone)
     assert found.states["own"] == [{"rank": each} for each in range(dist.get_world_size())]
 
 
 def resumed(folder):
-    """A model, its optimizer and its hook, as the page has it: bit for bit."""
+    """Saves and loads a model, its optimizer and its hook, as the page shows it, bit for bit."""
     def start():
         model = wrap(small_net(64, layers=1, bias=False), "one")
         brigade.set_hook(model, "int8")

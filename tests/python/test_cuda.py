@@ -1,4 +1,4 @@
-"""Two NCCL ranks on one GPU, and CUDA gradients over Gloo. Skipped where there is no GPU."""
+"""Two NCCL ranks on one GPU, and CUDA gradients over Gloo. Skipped without a GPU."""
 
 import brigade
 import pytest

@@ -1,4 +1,4 @@
-"""Optimizers in the backward pass and mixed precision, over two NCCL ranks on one GPU. Skipped where there is none."""
+"""Optimizers in the backward pass and mixed precision, over two NCCL ranks on one GPU. Skipped without one."""
 
 import brigade
 import pytest
@@ -76,8 +76,8 @@ def mixed_model(views, hook):
 
 
 def mixed(views):
-    """As torch's own hook, step by step. Its first step, and with views those after the second, are not the mean (seen on 2.11): DDP's
-    doing, whatever the hook."""
+    """Behaves as torch's own hook, step by step. The first step, and with views those after the second, are not the mean (seen on
+    2.11): DDP causes that, whatever the hook."""
     import contextlib
 
     from brigade.mixed_precision_hooks import native_mixed_precision

@@ -1,5 +1,5 @@
-"""The scenarios of PyTorch's own test_ddp_hooks.py, over Gloo on CPUs, in both of our ways: registered by type, which goes
-straight to the Reducer, and as comm hooks that Python calls."""
+"""The scenarios of PyTorch's own test_ddp_hooks.py, over Gloo on CPUs, with our hooks registered in both ways: by type,
+which goes straight to the Reducer, and as comm hooks that Python calls."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ FUNCTIONS = {
 
 
 class Scaled(nn.Module):
-    """p times x to the power of one more than the rank: every rank has gradients of its own."""
+    """Computes p times x to the power of one more than the rank, so that the ranks' gradients differ."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ def remember_last(flags, bucket):
 
 
 def last_flags(way):
-    # As the original, with layers of 400 for 4000: it wants several buckets, not memory.
+    # This is the original with layers of 400, not 4000: it needs several buckets, not memory.
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(2, 400, bias=False), *[nn.Linear(400, 400, bias=False) for _ in range(10)]),
         bucket_cap_mb=1)

@@ -34,7 +34,7 @@ PAGE = (DOCS / "python.md").read_text() + (DOCS / "facts.md").read_text()
 
 
 def run_page(folder):
-    """Runs every piece of Python on the two pages, one after the other, in one namespace, and gives what each rank printed."""
+    """Runs the Python blocks of the two pages, one after the other, in one namespace, and returns what each rank printed."""
     import contextlib
     import io
     import os
@@ -57,11 +57,11 @@ def test_every_piece_of_the_pages_runs_and_says_what_they_say(ranks, tmp_path):
     assert pieces == 7 and nothing == ""
     assert "bytes sent for" in printed
     assert (tmp_path / "run/manifest.safetensors").exists()
-    # DDP's mixed precision: what the page says of it is still so.
+    # Checks that the page's statements about DDP's mixed precision still hold.
     for kind in ("copies", "views"):
         told, = [line for line in PAGE.replace("`", "\n").splitlines() if line.startswith(f"{kind} [")]
         seen, = [line for line in printed.splitlines() if line.startswith(f"{kind} [")]
-        assert told.split(",")[1:] == seen.split(",")[1:]  # the first come from memory that nobody wrote
+        assert told.split(",")[1:] == seen.split(",")[1:]  # the first values come from uninitialized memory
         first = seen.split("[")[1].split(",")[0]
         assert float(first) > 0.1
 

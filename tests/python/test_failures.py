@@ -1,4 +1,4 @@
-"""What must not happen: a hang, a silent difference, a hook that holds the interpreter up."""
+"""There must be no hang, no silent difference, and no hook that holds the interpreter up."""
 
 import datetime
 import os
@@ -34,7 +34,7 @@ def test_different_hooks_are_told_before_a_gradient_moves(ranks):
 
 
 def hooked(module, way, **options):
-    """With a native hook, set on the Reducer or called by torch."""
+    """Gives the model a native hook, set on the Reducer or called by torch."""
     model = DistributedDataParallel(module, init_sync=False, **options)
     if way == "called":
         model.register_comm_hook(None, brigade.default_hooks.fp16_compress_hook)
@@ -50,11 +50,11 @@ def different_models(way):
     data = rows().to(next(net.parameters()).dtype)
     with pytest.raises(RuntimeError, match=r"the ranks have different buckets:(.|\n)*Double \[32, 32\] on cpu.*' on ranks 1"):
         step(model, data)
-    # Equal parameters in buckets of their own, from the first pass on.
+    # Parameters are equal, in separate buckets, from the first pass on.
     model = hooked(small_net(layers=2), way, find_unused_parameters=True, bucket_cap_mb=1 if rank else 0.002)
     with pytest.raises(RuntimeError, match="the ranks have different buckets"):
         step(model, rows())
-    # Parameters that become others before the buckets are rebuilt.
+    # Parameters change before the buckets are rebuilt.
     net = small_net(layers=2)
     model = hooked(net, way)
     step(model, rows())
@@ -80,7 +80,7 @@ def drifting(hook):
             model.module[2].bias[3] += 0.001
     step(model, rows(7))
     with torch.no_grad():
-        model.module(rows())  # counts for nobody
+        model.module(rows())  # counts for no rank
         model(rows())
     with model.no_sync():
         model(rows()).sum().backward()
@@ -155,7 +155,7 @@ def test_a_python_hook_that_trains_its_own_model_is_told_so(ranks):
 
 
 def hook_calls_backward():
-    """Without the model's forward: through the module itself, and through a graph that was kept."""
+    """Calls it without the model's forward: through the module itself, and through a graph that was kept."""
     told = []
 
     def through_the_module(state, bucket):
@@ -222,7 +222,7 @@ def test_what_a_python_hook_gives_back_must_fit_its_bucket(ranks):
 
 
 def kinds():
-    """What a Python hook did wrong, and a time limit, get to every rank with kind and culprit, out of both ways to a hook's future."""
+    """A Python hook's mistakes, and a time limit, get to every rank with kind and culprit, in both kinds of futures."""
     async def fails(bucket, comm):
         if comm.rank() == 1:
             raise ValueError("ouch")
@@ -245,7 +245,7 @@ def kinds():
         step(model, rows())
     assert (caught.value.kind, caught.value.rank) == ("timeout", None)
     dist.destroy_process_group(group)
-    # One that somebody makes knows nothing of others.
+    # An error that user code makes knows neither kind nor rank.
     assert (brigade.HookError("ouch").kind, brigade.HookError("ouch").rank) == ("other", None)
 
 
@@ -281,7 +281,7 @@ LOST = textwrap.dedent("""
     """)
 
 
-# In a hook's bucket, and where a rank looks for one that has no hook, over torch's own connections, whose ends it does not know.
+# It stops in a hook's bucket, and where a rank looks for one without a hook, over torch's own connections.
 @pytest.mark.parametrize("way, told", [("hook", "HookError peer_lost 1 peer_lost 1"), ("no hook there", "PeerLostError True None None True")])
 def test_a_rank_that_is_killed_is_a_lost_peer(tmp_path, way, told):
     script = tmp_path / "train.py"
@@ -387,7 +387,7 @@ def test_the_interpreter_runs_while_this_rank_waits(ranks, way):
 
 
 def many_lives(count):
-    """Models, hooks and groups made and dropped in every order."""
+    """Makes and drops models, hooks and groups in every order."""
     import gc
     import itertools
     import random
@@ -430,7 +430,7 @@ def many_lives(count):
             del things[name]
             if order.random() < 0.05:  # it takes a while, with torch's many objects
                 gc.collect()
-    gc.collect()  # what stands in cycles is not a thread that was forgotten
+    gc.collect()  # objects in cycles are not threads that were forgotten
     return threading.active_count(), len(__import__("os").listdir("/proc/self/task"))
 
 
@@ -468,7 +468,7 @@ SCRIPT = textwrap.dedent("""
 
 
 def test_a_script_under_torchrun_ends_with_0_whatever_it_destroys(tmp_path):
-    # The page's own example comes first.
+    # This is the page's own example.
     page = (pathlib.Path(__file__).parents[2] / "docs/python.md").read_text()
     example = page.split("```python\n")[1].split("```")[0]
     script = tmp_path / "train.py"

@@ -21,7 +21,7 @@ def sharded(mesh=None):
 
 
 def train(net, steps):
-    """The loss of every step, over all ranks."""
+    """Returns the loss of every step, over all ranks."""
     torch.manual_seed(8)
     wanted = torch.randn(32, 9)
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
@@ -55,7 +55,7 @@ def gradients_and_bytes(name, tolerance, most, shape):
 
 
 def test_gradients_are_the_mean_in_fewer_bytes(ranks):
-    # Small shards fill up blocks: bytes here are not those of large layers.
+    # Small shards are padded to blocks, so bytes here are not those of large layers.
     for name, tolerance, most in (("fp16", 1e-3, 0.5), ("bf16", 8e-3, 0.5), ("int8", 2e-2, 0.35),
                                   ("quantize_per_channel", 2e-2, 0.5), ("quantize_per_tensor", 3e-2, 0.3)):
         ranks(2, gradients_and_bytes, name, tolerance, most, (2,))
@@ -65,7 +65,7 @@ def test_gradients_are_the_mean_in_fewer_bytes(ranks):
 
 
 def replicas(shape):
-    """With HSDP: whether all replicas have the same gradients, to the bit; another codec between them, or none."""
+    """With HSDP: returns whether all replicas have the same gradients, to the bit, with another codec between them, or none."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
     net = sharded(mesh)
     sent = {}
@@ -96,7 +96,7 @@ def trains_alike():
 
 
 def error_of_the_mean(steps):
-    """Of the same gradients, sent again and again."""
+    """The error of the mean of the same gradients, sent again and again."""
     exact = first_gradients(sharded())
     net = sharded()
     brigade.fsdp.set_reduce_scatter(net, "int8")
@@ -109,7 +109,7 @@ def error_of_the_mean(steps):
 
 def test_int8_with_error_feedback_trains_as_exact_sums_do(ranks):
     ranks(2, trains_alike)
-    # What one step loses the next one brings.
+    # Each step brings what the previous one lost.
     once, often = (ranks(2, error_of_the_mean, steps)[0] for steps in (1, 20))
     assert 0 < often < 0.1 * once, (once, often)
 

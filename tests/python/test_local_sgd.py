@@ -93,7 +93,7 @@ def averaged(kind):
 
 
 def averaged_by_gradient(case):
-    """Which of three parameters become the mean of all ranks."""
+    """Returns which of three parameters become the mean of all ranks."""
     rank = dist.get_rank()
     parameters = [torch.nn.Parameter(torch.full((3,), float(rank))) for _ in range(3)]
     if case == "some":
@@ -111,14 +111,14 @@ def averaged_by_gradient(case):
 
 def test_averagers_pass_over_parameters_without_a_gradient_as_torchs_do(ranks):
     assert ranks(3, averaged_by_gradient, "some")[2] == [False, True, False]
-    # An optimizer in the backward pass leaves none.
+    # An optimizer in the backward pass leaves no gradient.
     assert ranks(3, averaged_by_gradient, "none")[2] == [True, True, True]
     assert ranks(3, averaged_by_gradient, "outside") == [[True] * 3, [True] * 3, [False] * 3]
 
 
 @pytest.mark.parametrize("kind", ["periodic", "groups", "one level", "two levels"])
 def test_averagers_bring_replicas_together_again(ranks, kind):
-    # Counted by the averager from 0: steps 2 and 5 average, after the gradients went local at step 2.
+    # The averager counts from 0: steps 2 and 5 average, after gradients became local at step 2.
     for equal in ranks(4, averaged, kind)[1:]:  # each compares itself with rank 0
         assert equal[:2] == [True, True]
         assert not all(equal[2:]), "replicas never differed: nothing was local"

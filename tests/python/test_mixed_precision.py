@@ -1,4 +1,4 @@
-"""DDP's mixed precision with our hook. torch wants an accelerator's streams for it; on a CPU things that do nothing stand in."""
+"""DDP's mixed precision with our hook. torch needs an accelerator's streams for it; on a CPU dummies replace them."""
 
 import contextlib
 from unittest import mock
@@ -12,7 +12,7 @@ from torch.nn.parallel.distributed import _MixedPrecision
 
 
 class Still(contextlib.nullcontext):
-    """A stream and an event on a machine that has none."""
+    """A stream and an event for a machine that has none."""
 
     def __init__(self, *_, **__):
         super().__init__()
@@ -31,7 +31,7 @@ def streams():
 
 
 class Head(torch.nn.Module):
-    """What DDP may be told to ignore; of a module inside, because DDP does not find such names in the outermost one."""
+    """Is what DDP may be told to ignore; it is inside a module, because DDP does not find such names in the outermost one."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Net(torch.nn.Module):
 
 
 def gradients(ours, to_none, reduce_dtype, views, ignored):
-    """Of the steps after the first, which DDP gets wrong whatever the hook, as those after the second with bucket views."""
+    """The gradients of the steps after the first, which DDP gets wrong whatever the hook, as those after the second with bucket views."""
     with streams():
         module = Net()
         if ignored:

@@ -1,4 +1,4 @@
-"""Optimizers that step in the backward pass, against torch.optim after it."""
+"""Optimizers that step in the backward pass, compared with torch.optim after it."""
 
 import brigade
 import pytest
@@ -20,7 +20,7 @@ PAIRS = {
 
 
 def expected(kind, some, steps=8):
-    """torch's DDP, and its optimizer after each backward pass."""
+    """Uses torch's DDP, and its optimizer after each backward pass."""
     torchs, _, options = PAIRS[kind]
     model = wrap(small_net())
     chosen = list(model.parameters())[2:5] if some else list(model.parameters())
@@ -50,7 +50,7 @@ def overlapped(kind, some, way, static):
         model.register_comm_hook(None, both)
     for number in range(8):
         step(model, rows(number))
-    # RMSprop's first steps divide small gradients by themselves: a last bit becomes a visible one.
+    # RMSprop's first steps divide small gradients by themselves, so a last bit becomes visible.
     compare(model, reference, atol=1e-4 if kind == "rmsprop" else 1e-6)
 
 
@@ -68,7 +68,7 @@ def test_a_subset_a_static_graph_and_a_called_hook_equal_torchs_optimizer(ranks,
 
 
 class PlainSteps:
-    """What any Python object with step_param can be."""
+    """Any Python object with step_param may be used like this."""
 
     def __init__(self, lr):
         self.lr, self.steps = lr, 0
@@ -185,7 +185,7 @@ def test_ignored_parameters_and_accumulation_with_an_optimizer_in_backward(ranks
 
 
 def replaced_afterwards(views, zero):
-    """Gradients are there again, and are the mean, when a plain hook follows an optimizer in the backward pass."""
+    """Gradients exist again, and are the mean, when a plain hook follows an optimizer in the backward pass."""
     module = small_net()
     model = wrap(module, gradient_as_bucket_view=views)
     if zero:

@@ -1,4 +1,4 @@
-"""Hooks of the user's own, in Python, by name among the native ones."""
+"""The user's own hooks, in Python, by name among the native ones."""
 
 import brigade
 import pytest
@@ -13,7 +13,7 @@ async def mean(bucket, comm):
 
 
 async def by_gathering(bucket, comm):
-    """Two collectives, one after the other."""
+    """Runs two collectives, one after the other."""
     assert len(bucket.names()) == len(bucket.gradients()) == len(bucket.parameters())
     all_of_them = torch.empty(comm.size() * bucket.buffer().numel())
     await comm.all_gather(bucket.buffer(), all_of_them)
@@ -48,7 +48,7 @@ def registered():
                           "py_counting": Counting, "py_native": lambda options: brigade.make_hook("fp16")}.items():
         try:
             brigade.register_hook(name, factory)
-        except brigade.ConfigError as error:  # by a case before, in the same process
+        except brigade.ConfigError as error:  # an earlier case in this process did so
             assert "registered already" in str(error)
 
 

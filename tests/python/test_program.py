@@ -1,4 +1,4 @@
-"""``python -m brigade``, and what is said where the package can't work."""
+"""``python -m brigade``, and the errors where the package cannot work."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ def said_by(*arguments):
 
 
 def become_the_program(arguments, out, err):
-    """What Python does for -m, in a process that has imported torch already."""
+    """Does what Python does for -m, in a process that has imported torch already."""
     for stream, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
     sys.argv = ["brigade", *arguments]
@@ -25,7 +25,7 @@ def become_the_program(arguments, out, err):
 
 @pytest.fixture
 def said(tmp_path):
-    """said(*arguments): as said_by, without the seconds in which a new Python imports torch."""
+    """Gives said(*arguments): as said_by, without the seconds in which a new Python imports torch."""
     def run(*arguments):
         paths = [tmp_path / name for name in ("out", "err")]
         process = forkserver().Process(target=become_the_program, args=(arguments, *map(str, paths)))
@@ -58,14 +58,14 @@ def test_exit_codes_and_streams_come_through(said):
     wrong = said_by("demo", "--no-such-option")
     assert wrong.returncode == 2 and "no-such-option" in wrong.stderr and not wrong.stdout, wrong
     assert said("no-such-subcommand").returncode == 2
-    # Of a job: the first failing rank's.
+    # In a job it is the first failing rank's.
     seven = said("run", "--nproc-per-node", "2", "sh", "-c", "exit 7")
     assert seven.returncode == 7, seven
     assert said("run", "--nproc-per-node", "2", sys.executable, "-c", "print('here')").stdout.count("here") == 2
 
 
 def importing(folder, **torch):
-    """What `import brigade` says beside a torch of this kind."""
+    """The output of `import brigade` with a torch of this kind."""
     (folder / "torch").mkdir()
     lines = [f"{name} = {value!r}" for name, value in torch.items()]
     if "distributed" in torch:

@@ -11,7 +11,7 @@ def averages(spec, buckets):
     module = small_net()
     model = wrap(module, buckets)
     brigade.set_hook(model, spec)
-    for number in range(3):  # the first has one bucket, whatever the cap
+    for number in range(3):  # the first step has one bucket, whatever the cap
         data = rows(number)
         exact = exact_mean(module, data)
         found = step(model, data)
@@ -22,10 +22,10 @@ def averages(spec, buckets):
     return relative_error(found, exact)
 
 
-# By what one step may be off.
+# The error that one step may have.
 EVERY_HOOK = {entry.name: entry.tolerance for entry in brigade.hook_table() if entry.tolerance >= 0 and "powersgd" not in entry.name}
 EVERY_HOOK |= {"small+int8": EVERY_HOOK["int8"], "node+int8": EVERY_HOOK["int8"]}
-EVERY_HOOK["powersgd:rank=2,start=0,rounds=1"] = 3  # what a step lacks comes in later ones
+EVERY_HOOK["powersgd:rank=2,start=0,rounds=1"] = 3  # later steps add what a step lacks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -37,7 +37,7 @@ def test_every_averaging_hook_gives_the_mean(ranks, size, buckets):
 
 
 def two_ranks_a_host(spec):
-    """What the hook counted in a step, as launchers of two hosts would number them."""
+    """The hook's counts in a step, with ranks numbered as by launchers of two hosts."""
     module = small_net()
     model = wrap(module)
     brigade.set_hook(model, spec)
@@ -58,7 +58,7 @@ def test_ranks_that_share_hosts_send_less_to_other_hosts(ranks):
         assert [each[0] for each in found[spec]] == [shape] * 4, spec
     away = {spec: [each[1] for each in found[spec]] for spec in found}
     assert all(0 < away < sent for _, away, sent in found["int8"])
-    # Flat, a host of two ranks sends twice what one of a single rank does.
+    # In a flat exchange a host of two ranks sends twice what one of a single rank sends.
     assert sum(away["int8"]) < 0.6 * sum(away["int8:flat=1"])
     assert [each > 0 for each in away["node+int8"]] == [True, False, True, False], "the first rank of each host sends for it"
 

@@ -11,7 +11,7 @@ import torch.distributed.algorithms.model_averaging.hierarchical_model_averager 
 from brigade import averagers, zero
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-# With the names that begin with an underscore where torch has no others.
+# Includes the names that begin with an underscore where torch has no others.
 MODULES = {
     "default_hooks": 5,
     "quantization_hooks": 2,
@@ -22,7 +22,7 @@ MODULES = {
     "mixed_precision_hooks": 2,
     "ddp_zero_hook": 2,
 }
-# How torch's hooks are made inside: no part of what a training script uses.
+# Training scripts do not use these internals of torch's hooks.
 INNER = {
     "default_hooks": {"_allreduce_fut", "_compress_hook"},
     "optimizer_overlap_hooks": {"_OptimInBackwardHookState"},
@@ -34,7 +34,7 @@ INNER = {
 
 
 def shape(function):
-    """Names, kinds and defaults; not annotations."""
+    """Names, kinds and defaults, without annotations."""
     return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
 
 
@@ -93,7 +93,7 @@ def test_states_have_torchs_attributes():
     arguments = {"process_group": None, "subgroup": None, "start_localSGD_iter": 3}
     for ours, theirs in ((brigade.post_localSGD_hook.PostLocalSGDState(**arguments), PostLocalSGDState(**arguments)),
                          (brigade.powerSGD_hook.PowerSGDState(None), PowerSGDState(None))):
-        # How torch's works inside; ours keeps one factor of each matrix only.
+        # These are internals of torch's; ours keeps one factor of each matrix only.
         names = {name for name in type(theirs).__slots__} - {"rng", "eta", "next_stats_report", "p_memory_dict"}
         for name in names:
             value = getattr(theirs, name)

@@ -1,4 +1,4 @@
-"""Hooks in the ways people train: accumulation, loss scaling, uneven inputs, compiled models, other groups."""
+"""Hooks in usual kinds of training: accumulation, loss scaling, uneven inputs, compiled models, other groups."""
 
 import contextlib
 import copy
@@ -51,7 +51,7 @@ def test_gradients_accumulate_under_no_sync(ranks, way, views):
 
 
 def scaled(hook):
-    """A loss scaler sees an overflow on one rank on every rank, skips that step, and goes on."""
+    """Every rank's loss scaler sees an overflow on one rank, skips that step, and goes on."""
     module = small_net()
     model = wrap(module)
     brigade.set_hook(model, hook)
@@ -172,7 +172,7 @@ def joined_and_stepped(how):
         brigade.set_hook(model, make(default_hooks.allreduce_hook, model, zero))
     uneven(model)
     assert same_on_all_ranks(model.parameters())
-    # The last rank made all steps: join() gives its parameters to the others.
+    # The last rank made all steps, so join() gives its parameters to the others.
     assert relative_error(list(model.parameters()), list(reference.parameters())) < 1e-5
 
 
@@ -182,7 +182,7 @@ def test_uneven_inputs_are_joined_under_optimizers_in_backward(ranks, how):
 
 
 class Layers(torch.nn.Module):
-    """A module of torch.nn itself is passed over by Dynamo. It wants buckets of 1 MB or more, the first one's size."""
+    """Dynamo skips a module of torch.nn itself. It needs buckets of 1 MB or more, the first one's size."""
 
     def __init__(self):
         super().__init__()
@@ -193,7 +193,7 @@ class Layers(torch.nn.Module):
 
 
 def compiled(hook, backend, folder):
-    """Dynamo's DDP optimizer cuts the graph where the buckets end; the Reducer sees gradients as ever. How many pieces it makes."""
+    """Dynamo's DDP optimizer cuts the graph where the buckets end; the Reducer sees the usual gradients. Returns the number of parts."""
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -202,7 +202,7 @@ def compiled(hook, backend, folder):
 
 
 def quick_inductor(folder):
-    """Inductor without what takes most of its time: processes that compile, trials of instruction sets, headers compiled before."""
+    """Inductor without its slowest parts: processes that compile, trials of instruction sets, precompiled headers."""
     import torch._inductor.config
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
@@ -261,7 +261,7 @@ def test_a_model_without_a_reducer_is_refused(ranks):
 
 
 def over_groups():
-    """A subgroup as the model's own, as the hook's, and one of a device mesh."""
+    """Uses a subgroup as the model's own and as the hook's, and one of a device mesh."""
     from torch.distributed.device_mesh import init_device_mesh
 
     rank = dist.get_rank()
@@ -297,7 +297,7 @@ def test_any_group_is_used_as_it_is(ranks):
 
 
 def moved(spec):
-    """DDP._update_process_group: the hook goes on over the group that the model has now."""
+    """DDP._update_process_group: the hook goes on over the model's new group."""
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     other = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -325,14 +325,14 @@ def moved(spec):
             assert relative_error(step(model, data), expected) < 2e-3, (steps, group)
             steps += 1
     if "powersgd" in spec:
-        assert brigade.state_dict(model)["values"]["iteration"] == "15"  # the hook is the same all along
+        assert brigade.state_dict(model)["values"]["iteration"] == "15"  # it is still the same hook
     assert brigade.hook_stats(model).total.steps == 3  # over this group
-    # A hook that was given a group of its own stays there.
+    # A hook with its own group stays there.
     brigade.set_hook(model, "allreduce", process_group=dist.group.WORLD)
     expected = mean_over(None, module, rows())
     model._update_process_group(pairs[rank // 2])
     assert relative_error(step(model, rows()), expected) < 1e-5
-    # And one that is set afterwards has the model's.
+    # A hook that is set afterwards has the model's.
     brigade.set_hook(model, "fp16")
     expected = mean_over(pairs[rank // 2], module, rows())
     assert relative_error(step(model, rows()), expected) < 1e-3

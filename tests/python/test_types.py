@@ -1,4 +1,4 @@
-"""The package's types, as a user's own checker sees them. Needs mypy, so `make check` runs it."""
+"""Checks the package's types as a user's checker sees them. Needs mypy, so `make check` runs it."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import sys
 import brigade
 import pytest
 
-# What a user writes. torch's own names come through imports that only --implicit-reexport follows.
+# This is a user's program. torch's own names come through imports that only --implicit-reexport follows.
 SAMPLE = '''
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of torch's DDP reaches for: several models, complex parameters, errors that can be caught, copies."""
+"""Things that a user of torch's DDP does: several models, complex parameters, errors that can be caught, copies."""
 
 import copy
 import datetime
@@ -91,7 +91,7 @@ def test_every_hook_averages_complex_gradients(ranks):
     for entry in brigade.hook_table():
         if entry.tolerance < 0:
             continue
-        # With options under which it loses nothing that error feedback would bring later.
+        # With these options it loses nothing that error feedback would bring later.
         whole = {"powersgd": ":start=0,rank=64,min_rate=0.01", "batched_powersgd": ":start=0,rank=64,min_rate=0.01",
                  "topk": ":ratio=1", "randomk": ":ratio=1"}
         spec = entry.name + whole.get(entry.name, "")
@@ -129,7 +129,7 @@ def types_of_errors():
         model = wrap(small_net())
         brigade.set_hook(model, fails)
         step(model, rows())
-    # In a bucket's future, and where Python calls the hook.
+    # It happens in a bucket's future, and where Python calls the hook.
     for way in ("set", "called"):
         group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))
         model = wrap(small_net(), process_group=group)
@@ -137,7 +137,7 @@ def types_of_errors():
             brigade.set_hook(model, "fp16")
         else:
             model.register_comm_hook(group, default_hooks.fp16_compress_hook)
-        for number in range(2):  # the second pass rebuilds the buckets, which torch's own group waits for
+        for number in range(2):  # the second pass rebuilds the buckets, for which torch's own group waits
             step(model, rows(number))
         store = dist.distributed_c10d._get_default_store()
         if rank == 0:
@@ -200,7 +200,7 @@ def test_a_hook_that_one_rank_sets_is_told_within_seconds(ranks):
 
 
 def late():
-    """A rank that takes longer than the others wait quietly is waited for."""
+    """The others wait quietly for a rank that takes longer."""
     model = wrap(small_net())
     if dist.get_rank() == 1:
         time.sleep(4)
@@ -241,7 +241,7 @@ def test_copies_and_pickles_say_that_the_hook_stays_behind(ranks):
 
 
 def copies_of_registered(hook, title):
-    """The same for a hook that came by torch's own way, before the first backward pass and after it."""
+    """The same for a hook that was set in torch's own way, before the first backward pass and after it."""
     gc.collect()  # no model has it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -385,7 +385,7 @@ def press_ctrl_c_after(event):
 
 
 def interrupted(hook, passes):
-    """Rank 1 comes to so many backward passes, and not to the next: Ctrl-C gets rank 0 out of its wait."""
+    """Rank 1 takes part in so many backward passes, but not in the next, so Ctrl-C must end rank 0's wait."""
     model = wrap(small_net(), process_group=dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60)))
     store = dist.distributed_c10d._get_default_store()
     if passes or dist.get_rank() == 0:

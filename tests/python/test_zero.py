@@ -1,4 +1,4 @@
-"""ZeRO: the same training as with the optimizer on every rank, with the state spread over the ranks."""
+"""ZeRO trains as with the optimizer on every rank, with the state spread over the ranks."""
 
 import brigade
 import pytest
@@ -46,7 +46,7 @@ def test_zero_trains_as_the_optimizer_on_every_rank(ranks):
 
 
 def packed(sizes):
-    """Small parameters travel together, large ones and single ones alone: the values are torch's either way."""
+    """Small parameters are sent together, large ones and single ones alone: the values are torch's either way."""
     torch.manual_seed(dist.get_rank())
     params = [torch.randn(size, size) for size in sizes] + [torch.randn(4, 6).t()]
     theirs = [each.clone() for each in params]
@@ -80,7 +80,7 @@ def in_backward(make, way, hook):
         model.register_comm_hook(None, both)
     for number in range(6):
         step(model, rows(number))
-        zero.step()  # as torch's callers do: nothing is left to do
+        zero.step()  # torch's callers do so, but nothing is left to do
     compare(model, reference)
 
 
@@ -91,7 +91,7 @@ def test_zero_steps_in_the_backward_pass_from_the_first_iteration(ranks, make, w
 
 
 def owners_by_bucket(make, shard_buckets, way):
-    """Who owns the parameters of each bucket, after the Reducer has made its final ones; and the training is the same."""
+    """Returns the owners of the parameters of each bucket, after the Reducer's final ones exist; the training is the same."""
     reference = expected(7, layers=3)
     model = wrap(small_net(layers=3))
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **OPTIONS)
@@ -215,7 +215,7 @@ OVERLAPPED = {"adam": (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.99), "ams
 
 
 def overlap_in_torchs_form(name):
-    """Two groups with rates of their own: overlap's state goes to an optimizer of torch's on every rank, and comes back."""
+    """Two groups with different rates: overlap's state goes to an optimizer of torch's on every rank, and back."""
     kind, options = OVERLAPPED[name]
 
     def groups(model):
@@ -254,7 +254,7 @@ def overlap_in_torchs_form(name):
             torch.testing.assert_close(ours["state"][number][slot], value, rtol=1e-3, atol=1e-5)
     for one, other in zip(ours["param_groups"], theirs["param_groups"]):
         assert one["params"] == other["params"] and one["lr"] == other["lr"]
-    # And the other way, with a rate that was changed.
+    # The other direction, with a changed rate.
     theirs["param_groups"][1]["lr"] = 0.003
     again, loaded = overlapped()
     again.module.load_state_dict(plain.module.state_dict())
@@ -292,7 +292,7 @@ def test_zero_is_saved_loaded_and_refused_where_it_must_be(ranks):
 
 
 class Counting(torch.optim.SGD):
-    """An optimizer of the user's own."""
+    """A user's own optimizer."""
 
     def step(self, closure=None, calls=None):
         super().step()
@@ -337,7 +337,7 @@ def torchs_interface():
 
 
 def joined(steps):
-    """Ranks with different numbers of batches: an early one still takes part in the others' steps."""
+    """Ranks have different numbers of batches: a rank that ends early still takes part in the others' steps."""
     from torch.distributed.algorithms.join import Join
 
     model = wrap(small_net())

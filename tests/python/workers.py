@@ -10,11 +10,11 @@ import signal
 import traceback
 from multiprocessing.connection import Connection, wait
 
-LIMIT = 120  # seconds a case may take, with its team's start
+LIMIT = 120  # seconds that a case may take, with its team's start
 
 
 def two_ranks_on_one_gpu(rank):
-    """NCCL takes them for two hosts, joined by loopback."""
+    """NCCL takes them for ranks of two hosts that are joined by loopback."""
     os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1",
                       NCCL_IB_DISABLE="1")
 
@@ -47,7 +47,7 @@ def _serve(rank, size, port, limit, backend, connection):
 
 
 def forkserver():
-    """The server imports torch once, computes nothing, and forks: a worker is there in a moment."""
+    """The server imports torch once, computes nothing, and forks, so a worker starts quickly."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "brigade", "pytest"])
     return context
@@ -101,7 +101,7 @@ class Team:
         return all(process.is_alive() for process in self.processes)
 
     def close(self):
-        """The orderly end: every rank destroys its group and exits with 0."""
+        """Ends in order: every rank destroys its group and exits with 0."""
         for connection in self.connections:
             connection.send(None)
         codes = []
@@ -119,7 +119,7 @@ class Team:
 
 
 class Teams:
-    """One team for each size, started when first asked for."""
+    """One team for each size, started when it is first needed."""
 
     def __init__(self, backend="gloo"):
         self.backend = backend

@@ -1,4 +1,4 @@
-"""scripts/gpu_test: says at once that there is no GPU, or what it does not know."""
+"""scripts/gpu_test says at once that there is no GPU, or which argument it does not know."""
 import os
 import pathlib
 import subprocess
@@ -22,7 +22,7 @@ class GpuTest(unittest.TestCase):
         self.assertEqual(left, [])
 
     def run_part(self, command):
-        """The script's own part(), of a command that stands for one."""
+        """Runs the script's own part() with a command in place of a real one."""
         lines = SCRIPT.read_text().splitlines()
         begin, end = lines.index("part() {"), lines.index("}", lines.index("part() {"))
         setting = [line for line in lines if line.startswith("unsupported=")]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the build includes and what sources, tests and scripts call is what scripts/setup installs (scripts/needs.txt).
+"""Checks that scripts/setup (scripts/needs.txt) installs what the build includes and what sources, tests and scripts call.
 
-Debian's own database says what needs no mention: the headers that come with the compiler, and the programs of packages that every Debian has.
+Debian's own database has what is not listed: the compiler's headers, and the programs of packages that every Debian has.
 """
 import ast
 import functools
@@ -14,12 +14,12 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Headers of LibTorch, of the project itself, of Python, and of what is used only where it is there: CUDA's toolkit and NCCL.
+# These headers belong to LibTorch, to the project, to Python, and to optional parts: CUDA's toolkit and NCCL.
 OTHERS = re.compile(r"(ATen|c10|torch|pybind11|brigade|gloo|cuda|cooperative_groups)/|torch\.h$|Python\.h$|pybind11|cuda\w*\.(h|cuh)$|nccl\.h$|nvtx3/|cub/")
 FROM_COMPILER = re.compile(r"(libc6-dev|linux-libc-dev|libstdc\+\+-\d+-dev|libgcc-\d+-dev)\b")
-# Programs that are asked for by name and used only where they are: GPU machines, SLURM's and other launchers' hosts.
+# These programs are optional: they are used on GPU machines and on hosts of SLURM and other launchers.
 ONLY_WHERE_THEY_ARE = {"nvidia-cuda-mps-control", "nvidia-smi", "ccache", "sudo"}
-# git and make are what a newcomer has: the README begins with them. apt-get and dpkg are Debian itself.
+# A newcomer has git and make, because README begins with them. apt-get and dpkg are Debian itself.
 GIVEN = {"git", "make"}
 SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -43,7 +43,7 @@ def headers_in(text):
 
 
 def headers_of_the_compiler():
-    """All that Debian installs with g++, as an include line names it."""
+    """All headers that Debian installs with g++, as an include line names them."""
     packages = subprocess.run(["dpkg-query", "-W", "-f", "${Package}\n"], capture_output=True, text=True, check=True).stdout.split()
     files = subprocess.run(["dpkg-query", "-L", *filter(FROM_COMPILER.match, packages)], capture_output=True, text=True, check=True).stdout.split("\n")
     folders = re.compile(r"/usr/(?:include/(?:[^/]+-linux-gnu/)?(?:c\+\+/\d+/)?(?:[^/]+-linux-gnu/)?(?:c\+\+/\d+/)?|lib/gcc/[^/]+/\d+/include/)(.+)")
@@ -59,7 +59,7 @@ BUILTINS = set(". : [ alias bg break builtin caller cd command continue declare 
 
 
 def programs_in_bash(text):
-    """The words at which a simple command begins; functions of the script's own and of common.sh are none."""
+    """The words with which simple commands begin, without functions of the script and of common.sh."""
     functions = set(re.findall(r"^\s*(\w+)\(\)", text + (ROOT / "scripts/common.sh").read_text(), re.MULTILINE))
     text = text.replace("\\\n", " ")
     text = re.sub(r"<<-?\s*['\"]?(\w+)['\"]?([^\n]*)\n.*?\n\s*\1\n", r"\2\n", text, flags=re.DOTALL)  # here-documents
@@ -89,7 +89,7 @@ def looks_like_a_command(text):
 
 
 def programs_in_python(text):
-    """What is run, asked for with shutil.which, or stands first in a list or a text that reads like a command."""
+    """Words that are run, looked up with shutil.which, or first in a list or a text that reads like a command."""
     for node in ast.walk(ast.parse(text)):
         name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         first = node.args[0] if isinstance(node, ast.Call) and node.args else None
@@ -112,7 +112,7 @@ def programs_in_cpp(text):
 
 
 def known(words):
-    """Of words that may or may not be programs, those that are one here or in the list."""
+    """The words that are programs here or in the list."""
     listed = needs()["program"]
     return [word for word in words if "/" not in word and (word in listed or shutil.which(word, path=SYSTEM_PATH))]
 

@@ -1,4 +1,4 @@
-"""scripts/progress.py: a count and an estimate in a few lines, what compilers say in full, ninja's exit status."""
+"""scripts/progress.py prints a count and an estimate in a few lines, compilers' output in full, and returns ninja's exit status."""
 import pathlib
 import subprocess
 import sys
@@ -9,7 +9,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "progress.py"
 
 
 def build(*commands):
-    """Runs a build of these shell commands, one a step."""
+    """Runs a build in which each of these shell commands is a step."""
     with tempfile.TemporaryDirectory() as folder:
         rules = "rule run\n  command = $command\n"
         steps = "".join(f"build step{i}: run\n  command = {command}\n" for i, command in enumerate(commands))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/study: what it runs, what it keeps, and what its page says. study_test.py BRIGADE."""
+"""Checks the runs, the files and the page of bench/study. study_test.py BRIGADE."""
 import pathlib
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""scripts/test_summary.py names every failed case, whatever wrote it, with what it said."""
+"""scripts/test_summary.py names every failed case with its output, whatever wrote it."""
 import pathlib
 import subprocess
 import sys
@@ -10,7 +10,7 @@ RULE = "-" * 58
 
 
 def run(*programs, wanted=None):
-    """The script over a log as CTest writes it, of (name, output, how it ended)."""
+    """Runs the script on a log as CTest writes it, of (name, output, how it ended)."""
     log = b"Start testing: Nov 15\n" + RULE.encode() + b"\n"
     for number, (name, output, ended) in enumerate(programs, 1):
         head = f'{number}/{len(programs)} Testing: {name}\nCommand: "{name}"\nOutput:\n{RULE}\n'

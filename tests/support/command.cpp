@@ -159,7 +159,7 @@ std::string python_with_torch() {
 
 namespace {
 
-// Of this test, or of the one that the process which started this one is in.
+// Belongs to this test, or to the one in the process that started this one.
 std::vector<std::string>& folders_made() {
   static std::string test;
   static std::vector<std::string> made;
@@ -219,7 +219,7 @@ bool none_left(const std::string& text) {
       const std::string pid = entry.path().filename();
       if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
       if (pid == std::to_string(getpid())) continue;
-      // A zombie has neither.
+      // A zombie has neither a command line nor an environment.
       if (base::read_whole(entry.path() / "cmdline").find(text) != std::string::npos)
         return true;
       if (base::read_whole(entry.path() / "environ").find(text) != std::string::npos)

@@ -1,4 +1,4 @@
-// Runs a program as a user would, and keeps what it says.
+// Runs a program as a user would, and keeps its output.
 #pragma once
 #include <sys/types.h>
 
@@ -10,7 +10,7 @@
 namespace brigade::testing {
 
 struct CommandResult {
-  // 128 + signal when a signal ended it; 124 when it was killed at the wall limit.
+  // 128 + signal if a signal ended it; 124 if it was killed at the wall limit.
   int exit_code = -1;
   std::string out;
   std::string err;
@@ -25,7 +25,7 @@ struct CommandOptions {
   std::chrono::milliseconds wall{100'000};
 };
 
-// A program under way. Killed, with its process group, when the object goes.
+// A running program. The destructor kills it with its process group.
 class Command {
  public:
   explicit Command(std::vector<std::string> arguments, CommandOptions options = {});
@@ -35,9 +35,9 @@ class Command {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  // Reads until stdout holds `text`; false when it ended, or the limit came, before.
+  // Reads until stdout has `text`. Returns false if the program or the limit ends first.
   bool wait_for_output(const std::string& text);
-  // Whether it has ended; `finish` gives the result.
+  // Whether it has ended; `finish` returns the result.
   bool has_ended() const;
   // stdout so far.
   const std::string& said() const { return result_.out; }
@@ -55,18 +55,17 @@ class Command {
 
 CommandResult run_command(std::vector<std::string> arguments, CommandOptions options = {});
 
-// build/bin/NAME.
+// The path build/bin/NAME.
 std::string built_program(const std::string& name);
-// The Python with the torch that this was built with. Empty if there is none that can
-// import torch.
+// The Python whose torch this was built with. Empty if none can import torch.
 std::string python_with_torch();
-// A fresh folder, removed at the end.
+// A fresh folder, removed by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder();
   ~TemporaryFolder();
   const std::string& path() const { return path_; }
-  // Writes an executable file and gives its path.
+  // Writes an executable file and returns its path.
   std::string script(const std::string& name, const std::string& text) const;
 
  private:

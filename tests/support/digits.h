@@ -1,5 +1,5 @@
-// The handwritten digits, in memory: every third row is for the test, 599 of 1797, so that
-// one is 0.17 points.
+// The handwritten digits, in memory. Every third row is for the test, 599 of 1797, so that
+// one row is 0.17 points.
 #pragma once
 #include <ATen/ATen.h>
 

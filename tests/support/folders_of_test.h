@@ -1,4 +1,4 @@
-// The temporary folders of a test, for workers that are started afresh (ranks.cpp): such a
+// The temporary folders of a test, for workers that are started anew (ranks.cpp): such a
 // worker runs the test again from its beginning, and must find the folders of the process
 // that started it.
 #pragma once
@@ -6,9 +6,9 @@
 
 namespace brigade::testing {
 
-// The starter's folders, in the order in which the test makes them, one a line.
+// Lists the starter's folders, one a line, in the order in which the test makes them.
 inline constexpr const char* kFoldersOfStarter = "BRIGADE_TEST_FOLDERS";
-// Those that were made in the present test.
+// The folders that were made in the present test.
 std::string folders_of_this_test();
 
 }  // namespace brigade::testing

@@ -71,7 +71,7 @@ void NetworkCable::limit(const std::string& rate) const {
 
 ProcessGroup NetworkCable::join(int rank, int ranks) const {
   enter(names_[rank < ranks / 2 ? 0 : 1]);
-  // As far as they know, the ranks are on two hosts.
+  // Without these variables the ranks do not know that they share a machine.
   for (const char* variable : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                                "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR"}) {
     unsetenv(variable);

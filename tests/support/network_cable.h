@@ -1,5 +1,5 @@
-// Two hosts on one machine, for tests of what goes over a network. Only where
-// why_no_network_namespaces() is empty.
+// Two hosts on one machine, for tests that use a network. Needs why_no_network_namespaces()
+// to be empty.
 #pragma once
 #include <array>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace brigade::testing {
 
-// Two network namespaces with a cable between them. At the end they are gone, and so is
-// whatever still runs in them.
+// Two network namespaces with a cable between them. The destructor removes them and ends
+// all processes in them.
 class NetworkCable {
  public:
   static constexpr const char* kDevice = "brw0";
@@ -20,11 +20,11 @@ class NetworkCable {
   NetworkCable(const NetworkCable&) = delete;
   NetworkCable& operator=(const NetworkCable&) = delete;
 
-  // From now on both ends send at most this much: "100mbit". May be called by a rank.
+  // Limits both ends from now on to so much: "100mbit". A rank may call it.
   void limit(const std::string& rate) const;
 
-  // In a worker of `launch`: moves it to its host, the first one for the lower half of the
-  // ranks, and makes the group of all.
+  // In a worker of `launch`: moves it to its host (the first one for the lower half of the
+  // ranks) and makes the group of all.
   ProcessGroup join(int rank, int ranks) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace brigade::testing {
 
 std::string why_no_network_namespaces() {
-  // In a process of its own, which leaves this one where it is.
+  // Tries it in a separate process, so that this one stays where it is.
   const pid_t child = fork();
   if (child < 0) return std::string("cannot fork: ") + std::strerror(errno);
   if (child == 0) _exit(unshare(CLONE_NEWNET) == 0 ? 0 : errno);

@@ -15,13 +15,13 @@
 namespace brigade::testing {
 namespace {
 
-// Collects what fails in the workers: a file in memory that all of them append to.
+// Collects the workers' failures, in a file in memory to which all of them append.
 class FailureFile {
  public:
   FailureFile() : fd_(memfd_create("failures", MFD_CLOEXEC)) {
     if (fd_ < 0) throw std::runtime_error("no memory file");
   }
-  // The file of the process that started this one.
+  // Uses the file of the process that started this one.
   explicit FailureFile(const char* path)
       : fd_(open(path, O_WRONLY | O_APPEND | O_CLOEXEC)) {
     if (fd_ < 0) throw std::runtime_error("the failures cannot be told");
@@ -73,12 +73,12 @@ void work(int rank, const std::function<void(ProcessGroup)>& body,
   } catch (const std::exception& error) {
     failures.add(rank, std::string("exception: ") + error.what());
   }
-  // A failed assertion does not end the others: they may have something to say as well.
+  // A failed assertion does not end the others, which may have failures to report too.
 }
 
-// ThreadSanitizer has a thread of its own, so nothing can be forked: workers are started
-// afresh, run the same test, and take part in the call of run_ranks that is meant.
-// BRIGADE_TEST_AFRESH=1 does the same elsewhere, to look into it.
+// ThreadSanitizer has its own thread, so nothing can be forked. Workers are started anew,
+// run the same test, and take part in the call of run_ranks for which they were started.
+// BRIGADE_TEST_AFRESH=1 does the same without it, for debugging.
 bool starts_afresh() {
 #if defined(__SANITIZE_THREAD__)
   return true;
@@ -94,7 +94,7 @@ std::string name_of_test() {
   return std::string(test->test_suite_name()) + "." + test->name();
 }
 
-// Which call of run_ranks in the present test this is.
+// Returns which call of run_ranks in the present test this is.
 int number_of_call() {
   static std::string test;
   static int calls = 0;

@@ -1,4 +1,4 @@
-// Runs a function in real worker processes, one a rank, that find each other over loopback.
+// Runs a function in real worker processes, one for each rank, connected over loopback.
 #pragma once
 #include <chrono>
 #include <cstdlib>
@@ -12,20 +12,20 @@ namespace brigade::testing {
 struct RankOptions {
   // The group's time limit.
   std::chrono::milliseconds timeout{20'000};
-  // After this the workers are killed and the test fails.
+  // The workers are killed after this time, and the test fails.
   std::chrono::milliseconds wall{120'000};
-  // By rank, the number of its host. Empty: all are on one.
+  // The host's number for each rank. Empty: all are on one.
   std::vector<int> hosts = {};
 };
 
 // Forks `ranks` workers; in each, makes the process group and calls `body`. GoogleTest
 // assertions and exceptions in a worker become failures of the calling test, with the rank
-// before them. REQUIRES: the calling process has one thread; so a test program never
+// before them. REQUIRES: the calling process has one thread, so a test program never
 // computes with torch outside of `run_ranks`.
 void run_ranks(int ranks, const std::function<void(ProcessGroup group)>& body,
                const RankOptions& options = {});
 
-// How much a test does that could do ever more: `make check` sets BRIGADE_LONG_TESTS.
+// Scales a test that could be arbitrarily long: `make check` sets BRIGADE_LONG_TESTS.
 inline int brief_or_long(int brief, int full) {
   return std::getenv("BRIGADE_LONG_TESTS") ? full : brief;
 }

@@ -1,4 +1,4 @@
-// A port for those who must agree on one before any of them listens.
+// Reserves a port on which processes must agree before any of them listens.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,9 +10,9 @@
 
 namespace brigade::testing {
 
-// A port of loopback that the kernel gives to nobody else while the object lives. A program
-// that is told the number and sets SO_REUSEADDR, as servers do, can listen on it. Until
-// then connections to it are refused.
+// A port of loopback that the kernel gives to no other process while the object lives. A
+// program that gets the number and sets SO_REUSEADDR, as servers do, can listen on it.
+// Until then connections to it are refused.
 class ReservedPort {
  public:
   ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

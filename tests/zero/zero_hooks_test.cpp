@@ -70,7 +70,7 @@ TEST(ZeroHooks, StepBehindEveryHookWithBucketsWholeAndSharded) {
   });
 }
 
-// Some of the parameters are not ZeRO's, and a rate of 0 leaves all where they are.
+// Some parameters are not ZeRO's, and with a rate of 0 all keep their values.
 TEST(ZeroHooks, GradientsAreThoseOfTheInnerHookToTheLastBit) {
   for (int ranks : {1, 2, 3, 4}) {
     run_ranks(ranks, [](ProcessGroup group) {
@@ -122,8 +122,8 @@ TEST(ZeroHooks, WholeBucketsBelongToOneRankOnceTheyAreMadeAnew) {
   });
 }
 
-// Without a model at hand, as from Python, the buckets that come by tell the owners. State
-// moves then, which waits for the other ranks: no station's thread may do that.
+// Without a model, as from Python, the buckets decide the owners. The state then moves,
+// which waits for the other ranks: no station's thread may do that.
 TEST(ZeroHooks, OwnersChangeOnTheThreadOfBackward) {
   run_ranks(3, [](ProcessGroup group) {
     for (const bool interleaved : {false, true}) {
@@ -162,8 +162,8 @@ TEST(ZeroHooks, WorkWithAccumulatedUnusedAndStaticGradients) {
             unused.ddp.gradient_as_bucket_view = views;
             unused.ddp.find_unused_parameters = true;
             expect_same_training(group, unused, how);
-            // The first pass inside of no_sync is reduced as it is, by an all-reduce, which
-            // adds in another order from three ranks on.
+            // The first pass inside no_sync is reduced by a plain all-reduce, which adds in
+            // another order from three ranks on.
             if (how == How::reduce_scatter && micro_batches > 1 && group.size() > 2)
               continue;
             Setting fixed{.use_second = [](int) { return false; },

@@ -1,4 +1,4 @@
-// Parameters that are large enough to be sent from and to where they are.
+// Parameters that are large enough to be sent and received in place.
 #include "brigade/brigade.h"
 #include "zero/zero_models.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using namespace brigade::optim;
 
-// A matrix whose quarter is more than kInPlaceBytes and can't be divided by 2, 3 or 4, one
+// Has a matrix whose quarter exceeds kInPlaceBytes and cannot be divided by 2, 3 or 4, one
 // in another layout, and small ones.
 torch::nn::Sequential make_large(torch::Dtype dtype = torch::kFloat) {
   torch::manual_seed(1);
@@ -29,7 +29,7 @@ void train_large(LargeDdp& ddp, int step, torch::Dtype dtype = torch::kFloat) {
   ddp->forward(x).square().mean().backward();
 }
 
-// `how` as in Training. The net after some steps.
+// `how` is as in Training. Returns the net after some steps.
 torch::nn::Sequential train_large(const ProcessGroup& group, How how,
                                   const DdpOptions& options,
                                   torch::Dtype dtype = torch::kFloat) {
@@ -89,7 +89,8 @@ TEST(ZeroLarge, TheReduceScatterFormTakesOtherDtypes) {
           torch::Tensor root = item.value().detach().clone(torch::MemoryFormat::Contiguous);
           group.broadcast(root);
           EXPECT_TRUE(torch::equal(root, item.value())) << item.key();
-          // Adam makes much of the last bit of a small gradient: most elements are equal.
+          // Adam enlarges the last bit of a small gradient, so only most elements are
+          // equal.
           const auto off = (item.value() - expected->named_parameters()[item.key()]).abs();
           EXPECT_LE(off.mean().item<double>(), dtype == torch::kDouble ? 0 : 2e-3)
               << item.key();

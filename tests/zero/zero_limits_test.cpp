@@ -43,14 +43,14 @@ TEST(ZeroLimits, AStepAfterwardsIsRefusedInsideOfJoin) {
     expect_contains(thrown_text<ConfigError>(
                         [&] { zero.ddp()->join([&] { zero.train(1 + group.rank()); }); }),
                     "hook_with_zero_step_interleaved or apply_zero_in_backward");
-    zero.train(1);  // outside it goes on
+    zero.train(1);  // after the join it goes on
     torch::Tensor root = zero.net()->mixed.detach().clone(torch::MemoryFormat::Contiguous);
     group.broadcast(root);
     EXPECT_TRUE(torch::equal(root, zero.net()->mixed));
   });
 }
 
-// Every form takes what any other has consolidated.
+// Every form loads the state that any other has consolidated.
 TEST(ZeroLimits, EveryFormGoesOnFromTheStateOfEveryOther) {
   const std::vector<How> forms{How::step, How::step_views, How::after_last,
                                How::interleaved, How::reduce_scatter};

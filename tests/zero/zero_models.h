@@ -11,8 +11,8 @@ namespace brigade::testing {
 using optim::OptimizerState;
 using optim::ZeroRedundancyOptimizer;
 
-// Layers of several sizes, one that may be left out, a parameter in another layout, and one
-// with fewer elements than there are ranks.
+// Has layers of several sizes, one that may be left out, a parameter in another layout, and
+// one with fewer elements than there are ranks.
 struct TowerImpl : torch::nn::Module {
   TowerImpl() {
     torch::NoGradGuard no_grad;
@@ -38,10 +38,10 @@ inline Tower make_tower() {
   return Tower();
 }
 
-// MiB: five buckets or more.
+// In MiB: gives five buckets or more.
 constexpr double kManyBuckets = 0.00005;
 
-// plain: the optimizer on every rank, after backward(). Of the others the name says it.
+// plain: the optimizer on every rank, after backward(). The others' names say it.
 enum class How { plain, step, step_views, after_last, interleaved, reduce_scatter };
 inline const std::vector<How> kZeroSteps{How::step, How::step_views, How::after_last,
                                          How::interleaved};
@@ -53,10 +53,10 @@ struct Setting {
   std::function<bool(int step)> use_second = [](int) { return true; };
   int micro_batches = 1;
   bool shard_buckets = false;
-  int steps = 8;  // buckets are built anew after the first, lr changes in the middle
+  int steps = 8;  // buckets are rebuilt after the first, lr changes in the middle
 };
 
-// The sum in the order of the ranks, which is the one that reduce-scatter takes.
+// Adds in the order of the ranks, as reduce-scatter does.
 inline Task<at::Tensor> mean_in_order(Bucket bucket, Comm& comm) {
   if (comm.size() == 1) co_return bucket.buffer();
   const at::Tensor mine = bucket.buffer();
@@ -114,7 +114,7 @@ class Training {
   void train(int steps) {
     for (int step = 0; step < steps; ++step) this->step();
   }
-  // As if so many steps had been made.
+  // Pretends that so many steps were taken.
   void go_on_at(int steps) { done_ = steps; }
   void set_lr(double lr) {
     if (local_)
@@ -165,7 +165,7 @@ inline std::string describe(How how, const Setting& setting) {
          setting.optimizer + (setting.shard_buckets ? ", sharded" : "");
 }
 
-// Trained side by side they are the same in every bit, and so are the replicas.
+// Two trainings side by side have the same bits, and so do the replicas.
 inline void expect_same_training(const ProcessGroup& group, const Setting& setting, How how,
                                  size_t least_buckets = 1) {
   Setting reference = setting;

@@ -1,4 +1,4 @@
-// Training with a share of the optimizer's state on each rank is training with all of it.
+// Training with a share of the optimizer's state on each rank equals plain training.
 #include "brigade/zero.h"
 
 #include "brigade/optim.h"
@@ -225,7 +225,7 @@ TEST(Zero, GoesOnFromConsolidatedState) {
       Training first(group, {}, how), second(group, {}, how);
       first.set_lr(0.02);
       first.train(4);
-      // What rank 0 has reaches rank 1 through a file in earnest; here each asks for it.
+      // In reality rank 0's state reaches rank 1 through a file; here each asks for it.
       OptimizerState whole;
       for (int to = 0; to < 2; ++to) {
         OptimizerState mine = first.sharded().consolidate(to);
@@ -238,7 +238,7 @@ TEST(Zero, GoesOnFromConsolidatedState) {
       second.sharded().load_consolidated(whole);
       EXPECT_EQ(second.sharded().lr(), 0.02);
       torch::AutoGradMode grad(true);
-      // The buckets of the second are its first ones: the sums of two ranks have one order.
+      // The second run still has its first buckets; sums of two ranks have only one order.
       for (int step = 4; step < 8; ++step) {
         train_step(first.ddp(), {}, step);
         train_step(second.ddp(), {}, step);

@@ -34,7 +34,7 @@ std::string command_name(const CLI::App& app) {
   return chosen.empty() ? "brigade" : "brigade " + chosen.front()->get_name();
 }
 
-// An error in the command line, which may be one of an earlier version.
+// An error in the command line, which may have been written for an earlier version.
 std::string explain(const CLI::ParseError& error, const std::string& name, int argc,
                     char** argv) {
   for (int i = 1; i < argc; ++i) {
@@ -48,8 +48,8 @@ std::string explain(const CLI::ParseError& error, const std::string& name, int a
   return std::string(error.what()) + " (see " + name + " --help)";
 }
 
-// A "--" between the options of a subcommand and a program's name may be there or not;
-// CLI11 would take it for the end of the subcommand.
+// A "--" may stand between a subcommand's options and a program's name. CLI11 would take it
+// for the end of the subcommand.
 std::vector<std::string> without_separator(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   const auto named = [&](const CLI::App* command) {
@@ -71,7 +71,7 @@ std::vector<std::string> without_separator(const CLI::App& app, int argc, char**
 
 int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
   std::vector<std::string> words = without_separator(app, argc, argv);
-  // CLI11 takes them from the back.
+  // CLI11 takes the words from the back.
   std::ranges::reverse(words);
   app.parse(std::move(words));
   if (app.get_subcommands().empty()) std::fputs(app.help().c_str(), stdout);
@@ -105,7 +105,6 @@ int main(int argc, char** argv) {
   const int code = run(app, argc, argv, exit_code);
   std::cout.flush();
   std::fflush(nullptr);
-  // Not return: a thread that waits for a store which has become mute must not meet
-  // destructors.
+  // We must not return: a thread that waits for a mute store must not meet destructors.
   _exit(code);
 }

@@ -1,4 +1,4 @@
-"""Files: damaged, of another kind, slow, failing; those that are read and those that are written."""
+"""Files that are damaged, of another kind, slow or failing, in reading and in writing."""
 from actions import idx_files, put, saved, start, with_args, with_calls
 from faults import Ends, Fault, TrainsOn, refuses
 
@@ -20,14 +20,14 @@ def _checkpoint(name, pattern, each):
 
 
 def _write(what, rank, path, name):
-    """Every rank is told the reason of the first that failed."""
+    """Every rank gets the reason of the first that failed."""
     return Fault(f"{{}} of {name} fails with {what}",
                  (with_calls(f"call={{}},path={path},rank={rank},nth=3,errno={what}"), start),
                  Ends(launcher=(1, "checkpoint"), rank0=(1, "checkpoint"), rank1=(1, "checkpoint")),
                  each=("open", "write", "fsync", "rename"), jobs=("run", "bare", "py-bare"), limit=20, needs=("shim",), quick=("bare",))
 
 
-# The others do not wait for ever; what was there before can still be loaded.
+# The others do not wait for ever, and the previous checkpoint can still be loaded.
 _SLOW = Ends(launcher=(1, "committing|checkpoint"), rank0=(1, "committing|checkpoint"), rank1=(1, "committing|checkpoint"), within=15)
 
 ROWS = [

@@ -1,4 +1,4 @@
-"""Hooks that fail, and ranks that do not do the same."""
+"""Hooks that fail, and ranks that act differently."""
 from actions import start, with_args, with_args_of
 from faults import CPP, PYTHON, Ends, Fault
 
@@ -8,7 +8,7 @@ def _differs(*words):
 
 
 def _told(text):
-    """Both ranks must know before a gradient has moved."""
+    """Both ranks must get the error before a gradient has moved."""
     return Ends(rank0=((1, 2), text), rank1=((1, 2), text), resumes=False)
 
 

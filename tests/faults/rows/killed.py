@@ -1,4 +1,4 @@
-"""Processes that end: every process of a job, by every way to die."""
+"""Processes that end: every process of a job, in every way."""
 from actions import as_soon_as_there, at_step, pause, send, start, with_args, with_calls, with_run_options
 from faults import LAUNCHED, PYTHON, Ends, Fault, TrainsOn
 
@@ -17,7 +17,7 @@ def _of_rank(rank):
 
 
 def _of_launcher(name):
-    """Not a word is possible; the workers must go all the same."""
+    """It cannot report anything, but the workers must still end."""
     return Ends(launcher=(-_CODES[name], ""))
 
 

@@ -1,8 +1,8 @@
-"""Two hosts and the cable between them, as network namespaces: cut, one way, slow, lossy; healed in time and not."""
+"""The cable between two hosts (network namespaces) is cut, one-way, slow or lossy, and repaired in time or not."""
 from actions import at_step, deaf, hears_again, on_host, pause, send, start, with_variables
 from faults import HOSTS, Ends, Fault, TrainsOn
 
-_LOST = Ends(within=12)  # T + 2 s to notice; then the launchers agree, or wait for each other in vain
+_LOST = Ends(within=12)  # T + 2 s to notice; then the launchers settle, or wait for each other in vain
 
 
 def _loss(percent):
@@ -41,7 +41,7 @@ ROWS = [
           TrainsOn(), jobs=("hosts",), each=(0, 1), needs=("root",)),
     Fault("the launcher of host 1 is stopped for a second", (start, at_step(8), send("STOP", "launcher 1"), pause(1),
           send("CONT", "launcher 1")), TrainsOn(), jobs=("hosts",), needs=("root",)),
-    # Training may be over before anybody misses it; then the other launcher has ended well.
+    # Training may be over before the loss is noticed; then the other launcher has ended well.
     Fault("the launcher of host {} is stopped for longer than the limit", (start, at_step(8),
           lambda job, value: send("STOP", f"launcher {value}")(job, value), pause(8),
           lambda job, value: send("CONT", f"launcher {value}")(job, value)), Ends(launcher=None, within=12), jobs=("hosts",), each=(0, 1),

@@ -1,4 +1,4 @@
-"""How the ranks meet: with nobody, with the wrong ones, with strangers; and what their variables say."""
+"""The rendezvous without other ranks, with the wrong ones, with foreign connections, or with wrong variables."""
 from actions import (at_step, impostor, reset_connections, start, start_more, start_only, stranger, with_run_options, with_variables,
                      with_variables_of)
 from faults import CPP, Ends, EndsOrTrains, Fault, TrainsOn, TrainsWithout, refuses
@@ -37,7 +37,7 @@ ROWS = [
     Fault("all connections of the job are reset", (start, at_step(8), reset_connections), Ends(within=6), needs=("root",)),
     Fault("a stranger at the store: {}", (start, at_step(8), stranger("", "store")), TrainsOn(), jobs=("run", "bare", "py-run"),
           each=_VISITORS, quick=("run",)),
-    # The keys may be needed, or not any more.
+    # The keys may be needed, or no longer needed.
     Fault("a stranger at the store who knows its protocol: {}", (start, at_step(8), stranger("", "store")), EndsOrTrains(Ends()),
           jobs=("run", "bare", "py-bare"), each=("every key deleted", "every key overwritten")),
     Fault("a stranger at rank 1's ports: {}", (start, at_step(8), stranger("", "rank 1")), TrainsOn(), jobs=("run", "bare"),

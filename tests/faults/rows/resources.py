@@ -1,4 +1,4 @@
-"""What a process needs and does not get: descriptors, memory, room on the disk, somebody who reads what it writes."""
+"""A process lacks descriptors, memory, room on the disk, or a reader of its output."""
 from actions import (as_nobody, at_step, empty_disk, fill_disk, limit, locked_folder, once_over, small_disk, start, with_args,
                      with_calls, with_descriptors, with_run_options, with_stdout)
 from faults import CPP, PYTHON, Ends, EndsOrTrains, Fault, TrainsOn
@@ -10,19 +10,19 @@ ROWS = [
     Fault("at most {} descriptors", (with_descriptors, start),
           Ends(launcher=(1, _NO_DESCRIPTORS), rank0=((1, 2), _NO_DESCRIPTORS), rank1=((1, 2), _NO_DESCRIPTORS), within=14),
           each=tuple(range(18, 25, 2)) + tuple(range(8, 18, 2)), jobs=("run", "train", "bare"), limit=8, quick=("run",)),
-    # How many are needed depends on the hook: as many collectives in a row, as many connections.
+    # The number needed depends on the hook: so many collectives in a row need so many connections.
     Fault("at most {} descriptors, which may be enough", (with_descriptors, start),
           EndsOrTrains(Ends(launcher=(1, _NO_DESCRIPTORS), rank0=((1, 2), _NO_DESCRIPTORS), rank1=((1, 2), _NO_DESCRIPTORS), within=14)),
           each=tuple(range(26, 41, 2)), jobs=("run", "train", "bare"), limit=8),
     Fault("at most {} descriptors, which is enough", (with_descriptors, start), TrainsOn(), each=(80,), jobs=("run", "train", "bare"),
           limit=20),
-    # What Python and torch have opened before the ranks meet is their own affair, and differs from version to version.
+    # The number that Python and torch open before the ranks connect differs from version to version.
     Fault("at most {} descriptors in Python", (with_descriptors, start),
           EndsOrTrains(Ends(launcher=(None, "."), rank0=(None, "."), within=14)), each=(18, 24, 30, 36), jobs=PYTHON, limit=8),
     Fault("rank 1 gets no more descriptors", (start, at_step(8), limit("NOFILE", "rank 1", 3)),
           Ends(launcher=(1, "Too many open files"), rank0=(None, "Too many open files|peer"), rank1=(1, "Too many open files"))),
     Fault("rank 1 gets no more memory", (start, at_step(8), limit("AS", "rank 1", 0)),
-          # It may have all that it needs already.
+          # It may already have all the memory that it needs.
           EndsOrTrains(Ends(launcher=((1, 134), "rank 1( failed|: )(.|\n)*(bad_alloc|memory)|bad_alloc(.|\n)*rank 1 failed: signal SIGABRT"),
                             rank0=(None, "peer|rank 1|imed out"), rank1=(None, "bad_alloc|memory")))),
     Fault("rank 1 asks for more memory than there is", (with_args("--fault", "memory@1"), start),

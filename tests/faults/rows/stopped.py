@@ -1,8 +1,8 @@
-"""Processes that stand still: for longer and for less than the time limit T of 3 s."""
+"""Processes that stop for longer and for less than the time limit T of 3 s."""
 from actions import as_soon_as_there, at_step, pause, send, start
 from faults import LAUNCHED, Ends, Fault, TrainsOn
 
-_LONG = 6  # T + 2 s, and the time in which the launcher ends the stopped one
+_LONG = 6  # T + 2 s, and the launcher's time to end the stopped one
 
 ROWS = [
     Fault("rank {} is stopped for good in a step", (start, at_step(8), lambda job, value: send("STOP", f"rank {value}")(job, value)),

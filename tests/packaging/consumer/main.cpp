@@ -1,5 +1,5 @@
 // A program outside of the project: includes, links and runs brigade and LibTorch, and
-// catches what the library throws.
+// catches the library's errors.
 #include <ATen/ops/full.h>
 #include <brigade/hooks.h>
 #include <brigade/process_group.h>

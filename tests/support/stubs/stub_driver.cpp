@@ -1,5 +1,5 @@
-// NVIDIA's driver, as a program sees it that asks whether it is there: libcuda.so.1 on
-// LD_LIBRARY_PATH. By variables of the environment:
+// A stub of NVIDIA's driver, for programs that ask whether it is there: libcuda.so.1 on
+// LD_LIBRARY_PATH. Environment variables set its answers:
 //   STUB_CUINIT   what cuInit returns; 0 without it
 //   STUB_VERSION  the newest CUDA it can run, as 12040 for 12.4; 13000 without it
 //   STUB_DEVICES  how many GPUs there are; 1 without it

@@ -44,7 +44,7 @@ TEST(Bench, CountsTheBytesOfTheAlgorithm) {
       {"bench", "-n", "3", "--sizes", "768K", "--steps", "1", "--hooks", "allreduce,fp16"});
   ASSERT_EQ(bench.exit_code, 0) << bench.err;
   const json rows = bench.json()["rows"];
-  // 2 (W - 1) / W, of four bytes a value and of two.
+  // The factor is 2 (W - 1) / W, with four bytes for each value, or two.
   EXPECT_EQ(rows[0]["wire_bytes"], 1024 * 1024);
   EXPECT_NEAR(rows[1]["wire_bytes"].get<double>(), 512 * 1024, 64);
   EXPECT_NEAR(rows[0]["busbw_gb_s"].get<double>(),
@@ -120,7 +120,7 @@ TEST(Bench, TimesPyTorchsHooksInTheSameRunAndSkipsThoseThatHang) {
   EXPECT_EQ(bench.out.find("of one step"), std::string::npos) << "there were two";
 }
 
-// None of the table's names may end as another hook's.
+// None of the table's names may select another hook.
 TEST(Bench, RegistersTheHookOfTheNameWithPyTorch) {
   const std::string python = testing::python_with_torch();
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
@@ -205,7 +205,7 @@ TEST(Bench, SaysWhyThereIsNoPyTorch) {
   EXPECT_TRUE(bench.json()["pytorch"].contains("skipped"));
 }
 
-// Nobody should have to work it out from the columns.
+// Users should not have to compute this from the columns.
 TEST(Bench, SaysBelowWhichLinkSpeedEachHookOvertakesAllreduce) {
   const Program bench({"bench", "--sizes", "256K,1M", "--steps", "9", "--hooks",
                        "none,allreduce,fp16,int8,topk,fixed,noop,auto"});

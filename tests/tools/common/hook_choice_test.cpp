@@ -1,4 +1,4 @@
-// What the command makes of the texts of hooks.
+// How the command reads the texts of hooks.
 #include "common/hook_choice.h"
 
 #include <gtest/gtest.h>

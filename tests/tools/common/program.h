@@ -1,4 +1,4 @@
-// The brigade program with --json into a folder of its own, and what it wrote.
+// Runs the brigade program with --json into a fresh folder, and reads its output.
 #pragma once
 #include <filesystem>
 #include <fstream>

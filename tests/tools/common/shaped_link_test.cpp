@@ -52,13 +52,13 @@ TEST(ShapedLink, IsAsSlowAsItWasAskedToBe) {
            const std::chrono::duration<double> time =
                std::chrono::steady_clock::now() - begin;
            if (!values.eq(3).all().item<bool>()) throw Error("a wrong sum");
-           // Each sends 4/3 MB, half a second; a little is let through at once.
+           // Each rank sends 4/3 MB, which takes half a second; a burst passes at once.
            if (time.count() < 0.4) throw Error("too quick for 20 Mbit/s");
          },
          {.wall = std::chrono::seconds(30), .prefix = false});
 }
 
-// What the sockets of this process to other hosts use.
+// The congestion controls of this process's sockets to other hosts.
 std::set<std::string> congestion_controls() {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

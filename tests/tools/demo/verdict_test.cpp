@@ -1,4 +1,4 @@
-// What the demo says about numbers that were not measured but chosen.
+// The demo's words for numbers that the test chooses.
 #include "demo/verdict.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What the command says of a driver that is missing, broken or too old, and of ranks that
-// share a GPU: with a driver that can do nothing but answer (stub_driver.cpp).
+// The command's reports of a driver that is missing, broken or too old, and of ranks that
+// share a GPU, with a driver that only answers questions (stub_driver.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ Environment with_driver(Environment more) {
   return more;
 }
 
-// Why there is no CUDA, and why no NCCL.
+// Returns why there is no CUDA, and why no NCCL.
 std::pair<std::string, std::string> reasons(const Environment& environment) {
   const Program info({"info"}, with_driver(environment));
   EXPECT_EQ(info.exit_code, 0) << info.err;
@@ -54,7 +54,7 @@ TEST(Driver, WhoseServiceHasEndedOrThatWasUpdatedSaysWhatToDo) {
               HasSubstr("libcuda.so.1 and the kernel's driver are of different versions"));
 }
 
-// Where LibTorch has a CUDA part: it is asked which CUDA it was built for.
+// Needs a LibTorch with a CUDA part, which knows the CUDA that it was built for.
 TEST(Driver, ThatIsOlderThanLibTorchsCudaIsNamedWithBothVersions) {
   const auto [cuda, nccl] = reasons({{"STUB_VERSION", "12040"}});
   if (cuda.find("libtorch_cuda.so") != std::string::npos)

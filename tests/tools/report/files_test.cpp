@@ -1,4 +1,4 @@
-// What the command writes: TensorBoard's records, reports of odd runs.
+// Files that the command writes: TensorBoard's records, reports of unusual runs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -212,7 +212,7 @@ TEST(TrainingLog, GoesOnWhereTheCheckpointOfAResumedRunWas) {
   };
   const auto first = train(0, 5, 1.0);
   ASSERT_EQ(first.size(), 5U);
-  // The checkpoint was of step 3: the steps behind it are trained again.
+  // The checkpoint was of step 3, so the steps after it are trained again.
   const auto second = train(3, 3, 0.5);
   ASSERT_EQ(second.size(), 6U);
   for (size_t i = 0; i < second.size(); ++i) {

@@ -1,4 +1,4 @@
-// From spans to the bucket and the rank that a step waits for.
+// Finds from spans the bucket and the rank for which a step waits.
 #include "report/waiting.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace brigade::report {
 namespace {
 
-// A rank's step that begins at `begin` ms: hands bucket 0 over after `compute` ms less 2,
+// Adds a rank's step that begins at `begin` ms: starts bucket 0 after `compute` ms less 2,
 // bucket 1 after `compute`; each is under way for `reduce` ms.
 void add_step(std::vector<Span>& spans, std::int64_t step, int rank, double begin,
               double compute, double reduce) {

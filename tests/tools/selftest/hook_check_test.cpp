@@ -1,4 +1,4 @@
-// What brigade selftest is made of, on hooks that are broken on purpose.
+// The checks of brigade selftest, on hooks that are broken on purpose.
 #include "selftest/hook_check.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ HookCheck broken(Reduce reduce, double tolerance = 1e-3) {
           .tolerance = tolerance};
 }
 
-// What the check says of a hook on two ranks; the same on both.
+// Expects the check's text for a hook on two ranks, the same on both.
 void expect_failure(const HookCheck& check, const std::vector<std::string>& says,
                     const testing::RankOptions& options = {}) {
   testing::run_ranks(
@@ -58,7 +58,7 @@ TEST(HookCheck, EveryHookOfTheTableIsInIt) {
       });
     };
     const bool low_rank = std::ranges::count(entry.options, "rank") > 0;
-    // Low-rank hooks are held to gradients that they can give back.
+    // Low-rank hooks are checked with gradients that they can reproduce.
     EXPECT_EQ(count(true, 1e-3), low_rank ? 1 : 0);
     EXPECT_EQ(count(false, entry.tolerance), 1);
   }

@@ -1,5 +1,5 @@
-// What brigade train reads: each way a file can be wrong has one error that names the
-// place.
+// The input of brigade train: each way in which a file can be wrong has one error, with the
+// position.
 #include "train/data/data.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ TEST(Idx, CompressedFilesAreReadAsTheyAre) {
   const TrainData packed = load();
   EXPECT_EQ(packed.fingerprint, plain.fingerprint);
   EXPECT_EQ(packed.train.bytes, plain.train.bytes);
-  // Two gzip files in one, as cat makes them; one that is cut off.
+  // One has two gzip files in one, as cat makes them; the other is cut off.
   const std::string name = path("train-labels-idx1-ubyte.gz");
   ASSERT_EQ(
       std::system(("cd " + folder.path() + " && gunzip -c " + name +
@@ -159,7 +159,7 @@ TEST(Schedule, RisesAndFalls) {
   const LrSchedule step("step:every=10,factor=0.5", 100);
   EXPECT_DOUBLE_EQ(step.factor(9), 1);
   EXPECT_DOUBLE_EQ(step.factor(25), 0.25);
-  // Without more words, a third of all steps, whether or not some of them warm up.
+  // The default is a third of all steps, whether or not some of them warm up.
   EXPECT_DOUBLE_EQ(LrSchedule("step:warmup=10", 100).factor(42), 1);
   EXPECT_DOUBLE_EQ(LrSchedule("step:warmup=10", 100).factor(43), 0.1);
   const LrSchedule cycle("one_cycle:rising=0.5,start_divisor=4", 100);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""brigade train with what it cannot use: one clear error, and nothing left behind. bad_train_check.py BRIGADE [PYTHON]"""
+"""brigade train with unusable input: one clear error, and nothing left behind. bad_train_check.py BRIGADE [PYTHON]"""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The brigade command in real processes, with a pseudo-terminal where the live view matters. The words of the command line are BRIGADE [PYTHON]:
+"""The brigade command in real processes, with a pseudo-terminal where needed. The words of the command line are BRIGADE [PYTHON]:
 PYTHON has torch, or is missing.
 """
 import fcntl
@@ -26,7 +26,7 @@ def environment(**more):
 
 
 def descendants(pid):
-    """Of a process, itself not among them."""
+    """The descendants of a process, without itself."""
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -39,7 +39,7 @@ def descendants(pid):
 
 
 def workers_of(pid):
-    """The launcher's watcher, which has a name of its own, is none of them."""
+    """The workers, without the launcher's guardian, which has another name."""
     def name(of):
         try:
             return pathlib.Path(f"/proc/{of}/comm").read_text().strip()
@@ -74,7 +74,7 @@ def idx(sizes, values):
 
 
 class InFolder(unittest.TestCase):
-    """Every test has an empty folder of its own."""
+    """Every test has an empty folder."""
 
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
@@ -96,7 +96,7 @@ class InFolder(unittest.TestCase):
         return json.loads((self.folder / "out.json").read_text())
 
     def refused(self, code, says, *words, leaves=(), **more):
-        """One clear error, and nothing left in the folder but `leaves`."""
+        """Expects one clear error, and nothing left in the folder except `leaves`."""
         before = {path.name for path in self.folder.iterdir()}
         done = self.run_it(*words, **more)
         self.assertEqual(done.returncode, code, f"{words}\n{done.stdout}{done.stderr}")
@@ -112,10 +112,10 @@ class InFolder(unittest.TestCase):
         return path
 
     def on_terminal(self, *words, columns=100, **more):
-        """What appears on a terminal, and the exit code."""
+        """Returns what appears on a terminal, and the exit code."""
         pid, master = pty.fork()
         if pid == 0:
-            # Before the program looks at it.
+            # This comes before the program looks at it.
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
             os.chdir(self.folder)
             os.execve(BRIGADE, [BRIGADE, *map(str, words)], environment(TERM="xterm", LANG="C.UTF-8", **more))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""brigade info, selftest and the live view, as a user types them. look_check.py BRIGADE [PYTHON]"""
+"""brigade info, selftest and what they show, as a user types them. look_check.py BRIGADE [PYTHON]"""
 import json
 import os
 import pathlib
@@ -149,7 +149,7 @@ class LiveView(InFolder):
         self.assertEqual(list(self.folder.rglob("*.part*")), [], "a half-written file is left")
         for line in (self.folder / "out/metrics.jsonl").read_text().splitlines():
             json.loads(line)
-        # What was saved can be taken up.
+        # A saved run can be resumed.
         step = re.search(r"interrupted: step (\d+) is saved in run; --resume takes it up", out)
         self.assertTrue(step, out)
         manifest = self.good("train", "--steps", "1", "--checkpoint", "run", "--resume").stdout

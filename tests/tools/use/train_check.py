@@ -33,7 +33,7 @@ class Train(InFolder):
             words = ["train", *extra, "--bucket-mb", "0.1", "--schedule", "cosine:warmup=5"]
             whole = self.json_of(*words, "--steps", 40)
             folder = "run_" + extra[1][:4]
-            # The schedule is that of 40 steps from the beginning: stopped, not planned to end, at 23.
+            # The schedule is that of 40 steps from the beginning: the run was stopped at 23, not planned to end there.
             first = self.interrupted(*words, "--steps", 40, "--checkpoint", folder, "--save-every", 23)
             self.assertNotEqual(first, 0)
             second = self.json_of(*words, "--steps", 40, "--checkpoint", folder, "--resume")
@@ -47,7 +47,7 @@ class Train(InFolder):
         folder = self.folder / words[words.index("--checkpoint") + 1]
         process = subprocess.Popen(
             [BRIGADE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder,
-            # Slow enough to be stopped before it ends.
+            # It is slow enough to be stopped before it ends.
             env=environment(),
         )
         saved = wait_until(lambda: (folder / "manifest.safetensors").exists() or process.poll() is not None, 60)
@@ -73,7 +73,7 @@ class Train(InFolder):
         spans = [(event["pid"], event["name"].split()[0]) for event in trace if event["ph"] == "X"]
         for rank in (0, 1):
             self.assertEqual(spans.count((rank, "backward")), 6)
-        # Taken up: the metrics go on, and none is there twice.
+        # After resuming, the metrics go on, and none is there twice.
         self.good("train", "--steps", 9, "--out", "out", "--checkpoint", "run", "--resume")
         lines = [json.loads(line) for line in (self.folder / "out/metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], list(range(1, 10)))
@@ -106,7 +106,7 @@ class Train(InFolder):
         self.assertTrue(result["replicas_identical"])
         self.assertGreater(result["test_accuracy"], 0.7)
         bytes_sent = [one["bytes_sent"] for one in result["evaluations"]]
-        # Three exchanges, the last one since 45 is no multiple of 20.
+        # There are three exchanges, the last one because 45 is no multiple of 20.
         self.assertEqual(bytes_sent, [bytes_sent[0], 2 * bytes_sent[0], 3 * bytes_sent[0]])
         self.assertLess(bytes_sent[0], 0.3 * result["gradient_bytes"])
         seconds = [one["seconds"] for one in result["evaluations"]]
@@ -133,7 +133,7 @@ class Train(InFolder):
             self.assertGreaterEqual(len(rows), 4)
             return [float(cell) for row in rows for cell in row[3:]]
 
-        self.assertLess(max(errors("allreduce")), 1e-3)  # per cent: no more than float32's own
+        self.assertLess(max(errors("allreduce")), 1e-3)  # in per cent: no more than float32's own error
         coded = errors("int8")
         self.assertTrue(all(0.01 < error < 10 for error in coded), coded)
 

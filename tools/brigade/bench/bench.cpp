@@ -26,11 +26,11 @@ struct BenchOptions {
   std::string hooks;
   std::string sizes = "1M:64M:4";
   int ranks = 2;
-  int hosts = 0;  // 0: on a link every rank is one
+  int hosts = 0;  // 0: on a link, every rank is a host
   std::string link;
   std::string device = "cpu";
   double seconds = 0.5;
-  int steps = 0;  // 0: by time
+  int steps = 0;  // 0: limited by time instead
   bool against_pytorch = false;
   std::string json;
 
@@ -49,7 +49,7 @@ bool verified(const ReductionCheck& check, double tolerance) {
          check.low_rank_error <= kLowRankTolerance;
 }
 
-// `host_bytes`: what a host sends to the others in a step.
+// `host_bytes`: the bytes that a host sends to the others in a step.
 json row_of(const std::string& spec, int64_t bytes, int ranks, const ReductionTimes& times,
             const ReductionCheck& check, double host_bytes) {
   const double p50 = quantile(times.seconds, 0.5);
@@ -115,7 +115,7 @@ double mean_over_hosts(const Worker& worker, double mine) {
   return sum.item<double>() / worker.group.layout().hosts();
 }
 
-// In a worker, for all sizes and hooks.
+// Runs in a worker, for all sizes and hooks.
 void measure(const Worker& worker, const BenchOptions& options, const Answers& answers) {
   Terminal terminal;
   const bool speaks = worker.group.rank() == 0;
@@ -138,7 +138,7 @@ void measure(const Worker& worker, const BenchOptions& options, const Answers& a
 }
 
 void check_memory(const BenchOptions& options) {
-  // Parameters, gradients, buckets, a hook's state, and the exact mean in float64.
+  // Counts parameters, gradients, buckets, the hook's state and the exact mean in float64.
   const int64_t largest = *std::max_element(options.bytes.begin(), options.bytes.end());
   const double needed = 10.0 * static_cast<double>(largest) * options.all_ranks();
   const double there = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) *
@@ -203,7 +203,7 @@ void run_bench(BenchOptions options) {
   run_workers(workers, [&](const Worker& worker) { measure(worker, options, answers); });
   json document = set_up(options, over);
   document["rows"] = answers.all();
-  // Over a link times have a link's in them already.
+  // Times over a link include the link already.
   if (!link) {
     add_link_speeds(document["rows"]);
     print_link_speeds(document["rows"]);

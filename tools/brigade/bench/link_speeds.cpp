@@ -18,7 +18,7 @@ StepCost cost_in(const json& row) {
   return {.seconds = row["p50_ms"].get<double>() / 1e3, .bytes = row["wire_bytes"]};
 }
 
-// Null: it was not measured.
+// Null if it was not measured.
 const json* all_reduce_of_size(const json& rows, const json& size) {
   const auto found = std::ranges::find_if(rows, [&](const json& row) {
     return row["hook"] == "allreduce" && row["size_bytes"] == size;
@@ -37,7 +37,7 @@ std::string cell_of(const json& row) {
   return row["pays"] == "always" ? "any" : "never";
 }
 
-// Those of `key` in rows with an answer, each once, in their order.
+// The distinct values of `key` in rows with an answer, in their order.
 std::vector<json> values_with_answer(const json& rows, const char* key) {
   std::vector<json> values;
   for (const json& row : rows) {

@@ -18,8 +18,8 @@
 namespace brigade::tool {
 namespace {
 
-// Gradients repeat a pattern of this length: every rank knows every other's without asking.
-// A prime, so that neither rows nor blocks repeat.
+// Gradients repeat a pattern of this length, so every rank knows every other's without
+// asking. It is a prime, so that neither rows nor blocks repeat.
 constexpr int64_t kPeriod = 1'000'003;
 constexpr int64_t kSide = 1024;
 
@@ -47,8 +47,8 @@ at::Tensor tile(const at::Tensor& pattern, int64_t offset, int64_t count) {
   return values;
 }
 
-// The results of forward() are the parameters themselves: what backward() is started with
-// becomes their gradients.
+// forward() returns the parameters themselves, so the gradients that backward() starts with
+// become theirs.
 struct GivenGradientsImpl : torch::nn::Module {
   GivenGradientsImpl(const Shapes& shapes, at::Device device) {
     for (size_t index = 0; index < shapes.size(); ++index) {
@@ -74,8 +74,8 @@ std::shared_ptr<Hook> hook_of(const std::string& spec) {
   return spec == kNoHook ? nullptr : make_hook(spec);
 }
 
-// So many has `auto` to settle: windows of 8 steps, of which the first may have begun
-// before; an exact one, one for each of four candidates, and two to compare.
+// `auto` needs this many steps to settle: windows of 8 steps (the first may have begun
+// before), one exact, one for each of four candidates, and two to compare.
 constexpr int kStepsToSettle = 64;
 
 double square_sum(const at::Tensor& values) {
@@ -92,7 +92,7 @@ struct Measurement::State {
         model(std::make_shared<GivenGradientsImpl>(this->shapes, device)),
         ddp(model, this->group, {.gradient_as_bucket_view = true}) {
     given = gradients_of(pattern(this->group.rank() + 1));
-    // Buckets are made anew after the first step.
+    // DDP makes its buckets anew after the first step.
     for (int pass = 0; pass < 2; ++pass) step(given);
   }
 
@@ -106,7 +106,7 @@ struct Measurement::State {
     }
     return list;
   }
-  // Matrices u vᵀ, where only u differs from rank to rank: so is their mean.
+  // Matrices u vᵀ in which only u differs between ranks, so their mean has rank one too.
   std::vector<at::Tensor> low_rank_of(const at::Tensor& repeated) const {
     const at::Tensor common = pattern(0);
     std::vector<at::Tensor> list;
@@ -126,12 +126,13 @@ struct Measurement::State {
     torch::autograd::backward(results, gradients);
   }
   std::vector<at::Tensor> prepare() {
-    // Kept, as zeros: gradients are then added into the buckets, and nothing is allocated.
+    // Zeros stay, so gradients are added into the buckets, and nothing is allocated.
     ddp->zero_grad(false);
     return ddp->forward();
   }
 
-  // Error of one step, in units of a rank's gradients; leaves the result in the parameters.
+  // The error of one step, as a share of a rank's gradients; the parameters keep the
+  // result.
   double error_of(const std::function<std::vector<at::Tensor>(const at::Tensor&)>& make) {
     at::Tensor mean = at::zeros({kPeriod}, at::kDouble);
     for (int rank = 0; rank < group.size(); ++rank) mean += pattern(rank + 1);
@@ -142,7 +143,7 @@ struct Measurement::State {
       const at::Tensor& found = model->all[index].grad();
       off += square_sum(found.to(at::kDouble) - exact[index]);
     }
-    // By the first rank's, which are as large as the others'.
+    // The first rank's gradients are as large as the others'.
     for (const at::Tensor& one : make(pattern(1))) size += square_sum(one);
     return size > 0 ? std::sqrt(off / size) : 0;
   }
@@ -154,7 +155,7 @@ struct Measurement::State {
     return std::ranges::all_of(all, [&](const std::string& one) { return one == all[0]; });
   }
 
-  // Every rank's own clock would give every rank its own number of steps.
+  // Ranks must agree: each rank's own clock would give it a different number of steps.
   int agree_on_steps(double one_step, double seconds, int least, int most) const {
     const double fit = std::clamp(seconds / std::max(one_step, 1e-9), double(least), 1e9);
     at::Tensor count = at::full({1}, std::min(fit, double(most)), at::kDouble).to(device);
@@ -218,7 +219,7 @@ ReductionCheck Measurement::check(const std::string& spec) {
   check.identical = state.replicas_identical();
   check.error = state.error_of([&](const at::Tensor& p) { return state.gradients_of(p); });
   if (is_low_rank(spec)) {
-    // The first pass finds the direction, the later ones what error feedback still owed.
+    // The first pass finds the direction; later ones add what was left over.
     run(state.low_rank_of(pattern(rank + 1)), 3);
     check.identical &= state.replicas_identical();
     check.low_rank_error =

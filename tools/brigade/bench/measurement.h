@@ -1,8 +1,8 @@
-// What bench times: the reduction of a model's gradients by a hook, and nothing else.
+// Times the reduction of a model's gradients by a hook, and nothing else.
 //
-// The model's gradients are given, all there at once, so backward() is one pass over memory
-// that adds them to the buckets, and their reduction. What the pass alone takes is what the
-// noop hook shows.
+// The model's gradients are given and complete at once. So backward() is one pass over
+// memory that adds them to the buckets, and their reduction. The noop hook shows what the
+// pass alone takes.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,31 +18,32 @@ namespace brigade::tool {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// Parameters of `bytes` in all, float32: matrices of 1024 x 1024, and what remains as a
-// smaller square and a vector.
+// float32 parameters of `bytes` in all: matrices of 1024 x 1024, then a smaller square and
+// a vector for the rest.
 Shapes shapes_of_size(int64_t bytes);
 
 struct ReductionTimes {
-  // A step each: its backward pass, on this rank's clock, and what this process computed in
-  // it, all threads together.
+  // For each step: the seconds of its backward pass on this rank's clock, and the CPU time
+  // that all threads of this process spent in it.
   std::vector<double> seconds;
   std::vector<double> cpu_seconds;
-  HookTraffic traffic;  // of the last step, on this rank; without a hook it is not counted
-  std::string shape;    // HookStats' own
+  HookTraffic traffic;  // last step, this rank; not counted without a hook
+  std::string shape;    // from HookStats
   int64_t buckets = 0;
 };
 
 struct ReductionCheck {
-  // Of one step with a fresh hook, over all gradients: |result - exact mean| as a share of
-  // the size of one rank's gradients (Frobenius norm).
+  // The error of one step with a fresh hook, over all gradients:
+  // result - exact mean
+  //  relative to one rank's gradients (Frobenius norms).
   double error = 0;
   // The same for gradients of rank one, which low-rank hooks must reproduce; 0 for others.
   double low_rank_error = 0;
   bool identical = false;  // all ranks hold the same bits
 };
 
-// A model under DistributedDataParallel. Everything is collective. `spec` is a hook's, or
-// kNoHook.
+// A model under DistributedDataParallel. Everything is collective. `spec` names a hook, or
+// is kNoHook.
 class Measurement {
  public:
   Measurement(ProcessGroup group, Shapes shapes, at::Device device);
@@ -58,7 +59,7 @@ class Measurement {
   std::unique_ptr<State> state_;
 };
 
-// q from 0 to 1: the value that a share q of the others do not exceed.
+// The value that a share q (0 to 1) of the values do not exceed.
 double quantile(std::vector<double> values, double q);
 
 }  // namespace brigade::tool

@@ -12,7 +12,7 @@
 #include "common/options.h"
 #include "common/terminal.h"
 
-// The script itself, in the program's read-only data.
+// This is the script itself, in the program's read-only data.
 asm(R"(
   .section .rodata
   .type brigade_bench_pytorch_begin, @object
@@ -52,8 +52,8 @@ std::vector<std::string> candidates() {
   return {"python3", "python", BRIGADE_PYTHON};
 }
 
-// Why PyTorch's hook of that name cannot be timed; empty: it can. What happens otherwise is
-// in docs/facts.md. LibTorch's own averaging, without a hook, always can.
+// Says why PyTorch's hook of that name cannot be timed; empty if it can. docs/facts.md says
+// what would happen. LibTorch's own averaging, without a hook, always can.
 std::string obstacle(const std::string& spec, int64_t buckets, bool gloo) {
   if (spec == kNoHook) return "";
   const TorchHook& torch = entry_of(base_name(spec)).torch;
@@ -69,7 +69,7 @@ json skipped(const json& row, const std::string& why) {
   return {{"size_bytes", row["size_bytes"]}, {"hook", row["hook"]}, {"skipped", why}};
 }
 
-// What the script is to do, as it reads it.
+// Tells the script what to do, in the form that it reads.
 json work_for(const WorkerOptions& workers, const json& ours, double seconds, int steps,
               std::vector<json>& rows) {
   json work = json::array();
@@ -147,7 +147,7 @@ json bench_pytorch(const WorkerOptions& workers, const std::vector<std::string>&
          work.dump(), answers.path(), workers.device});
   }
   for (const json& row : answers.all()) rows.push_back(row);
-  // In the order of our own rows.
+  // Sorts the rows into the order of our own.
   json sorted = json::array();
   for (const int64_t size : sizes) {
     for (const std::string& spec : specs) {

@@ -1,4 +1,4 @@
-// The other side of a comparison: PyTorch's own DDP and hooks.
+// Compares with PyTorch's own DDP and hooks.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace brigade::tool {
 
-// Times PyTorch's hooks as bench does ours, and prints both side by side. `ours`: bench's
-// rows. Gives {"python", "rows": […]}, where a row has times or, under "skipped", why there
-// are none; or {"skipped"} when no Python here has torch.
+// Times PyTorch's hooks as bench does ours, and prints both side by side. `ours` are
+// bench's rows. Returns {"python", "rows": […]}, where a row has times or, under "skipped",
+// the reason why not; or {"skipped"} when no Python here has torch.
 nlohmann::json bench_pytorch(const WorkerOptions& workers,
                              const std::vector<std::string>& specs,
                              const std::vector<int64_t>& sizes, double seconds, int steps,

@@ -1,4 +1,4 @@
-"""PyTorch's own DDP and hooks, timed as reduction.cpp times ours: gradients that are there at once."""
+"""Times PyTorch's own DDP and hooks as measurement.cpp times ours: with gradients that are complete at once."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 PERIOD = 1_000_003
-# Seconds. A hook that takes longer a step is warm after its first steps, and timed by one.
+# In seconds. A hook with slower steps is warm after its first steps, and one step is timed.
 SLOW = 1.0
 WARM_UP = 2
 # PyTorch's PowerSGD cannot start before its buckets are rebuilt, and is plain all-reduce until then.
@@ -21,7 +21,7 @@ POWERSGD_START = 2
 
 
 class GivenGradients(torch.nn.Module):
-    """What backward() is started with becomes the gradients."""
+    """The gradients that backward() starts with become the parameters'."""
 
     def __init__(self, shapes, device):
         super().__init__()
@@ -46,7 +46,7 @@ def pattern(rank):
 
 
 def register(ddp, name, spec):
-    """`name`: of PyTorch's hook, with its module; empty: none. `spec`: our text, for its options."""
+    """`name`: PyTorch's hook, with its module; empty: none. `spec`: our text, for its options."""
     if not name:
         return
     module, _, function = name.partition(".")
@@ -95,7 +95,7 @@ class Measurement:
         return math.sqrt(off / sum((one.double() ** 2).sum().item() for one in self.given))
 
     def of_rank_0(self, number):
-        """Every rank's own clock would give every rank its own number."""
+        """Ranks must agree: each rank's own clock would give it a different number."""
         number = torch.tensor([int(number)], device=self.device)
         dist.broadcast(number, 0)
         return int(number.item())
@@ -116,7 +116,7 @@ def measure(work, device):
     reduction = Measurement(work, device)
     row = {"size_bytes": work["size_bytes"], "hook": work["hook"]}
     name = work["hook"].partition(":")[0]
-    if name == "powersgd":  # of one step without what earlier ones owed there is none any more
+    if name == "powersgd":  # one step without the residual of earlier ones is not possible any more
         row["verified"] = all(bool(torch.isfinite(p.grad).all()) for p in reduction.model.all)
     elif work["tolerance"] >= 0:  # its result is a mean
         row["error"] = reduction.error()
@@ -144,6 +144,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    # Threads of Gloo's may still let go of the hooks' callbacks; where Python ends meanwhile, that aborts the process.
+    # Gloo's threads may still be releasing the hooks' callbacks; if Python ended meanwhile, that would abort the process.
     sys.stdout.flush()
     os._exit(0)

@@ -1,5 +1,5 @@
-// The subcommands of the brigade program. A new one: a folder with its function, a line
-// here, and a row in main.cpp's table.
+// The subcommands of the brigade program. A new one needs a folder with its function, a
+// line here, and a row in main.cpp's table.
 #pragma once
 
 namespace CLI {
@@ -9,9 +9,9 @@ class App;
 namespace brigade::tool {
 
 // Each adds its subcommand with options and a callback to `app`. The callback runs after
-// the command line has been read; it sets `exit_code` (0 before), or throws what
-// brigade/error.h has: ConfigError exits with 2, LaunchError with its own code, anything
-// else with 1.
+// the command line has been read. It sets `exit_code` (0 before) or throws an error of
+// brigade/error.h: ConfigError exits with 2, LaunchError with its own code, all others with
+// 1.
 void add_bench(CLI::App& app, int& exit_code);
 void add_demo(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);

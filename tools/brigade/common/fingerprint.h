@@ -1,4 +1,4 @@
-// Whether tensors are equal bit by bit, in a word that ranks can compare.
+// Condenses tensors to a word, so that ranks can compare them bit by bit.
 #pragma once
 #include <ATen/core/Tensor.h>
 

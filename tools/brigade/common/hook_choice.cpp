@@ -13,7 +13,7 @@ bool has_option(const HookEntry& entry, std::string_view option) {
   return std::ranges::find(entry.options, option) != entry.options.end();
 }
 
-// Of the coarsest rule; negative if one is no mean.
+// The tolerance of the coarsest rule; negative if a rule's hook is no mean.
 double tolerance_of_rules(const std::string& spec) {
   double most = 0;
   for (const auto& [pattern, hook] : rule_texts(hook_options(spec))) {
@@ -24,7 +24,7 @@ double tolerance_of_rules(const std::string& spec) {
   return most > 0 ? most : entry_of("rules").tolerance;
 }
 
-// Of the coarsest that it may choose.
+// The tolerance of the coarsest hook that it may choose.
 double tolerance_of_auto(const std::string& spec) {
   double most = entry_of("auto").tolerance;
   for (const std::string_view option : split_outside(hook_options(spec), ',')) {
@@ -54,7 +54,7 @@ std::vector<std::string_view> hooks_within(const std::string& spec) {
   return hooks;
 }
 
-// Of the part behind the last '+'.
+// Looks at the part behind the last '+'.
 std::string in_full_swing(const std::string& spec) {
   if (!has_option(entry_of(base_name(spec)), "start")) return spec;
   const std::string_view options = hook_options(spec);
@@ -64,13 +64,13 @@ std::string in_full_swing(const std::string& spec) {
   return head + ":" + std::string(options) + ",start=0";
 }
 
-// A hook, and its steps before it compresses.
+// A hook, and how many steps it takes before it compresses.
 struct LateHook {
   std::string spec;
   int64_t steps = 0;
 };
 
-// The hook itself, or the latest of those that it is made of.
+// Returns the hook itself, or the latest of those that it is made of.
 LateHook latest_to_compress(const std::string& spec) {
   if (entry_of(base_name(spec)).of_hooks) {
     LateHook latest{spec, 0};
@@ -86,7 +86,7 @@ LateHook latest_to_compress(const std::string& spec) {
   return {spec, std::stoll(spec.substr(start + 6))};
 }
 
-// Of "int8:flat=1,small".
+// True for the options in "int8:flat=1,small".
 bool is_option(std::string_view word) {
   if (std::ranges::find(bare_options(), word, &base::BareOption::key) !=
       bare_options().end())

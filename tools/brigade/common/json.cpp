@@ -20,7 +20,7 @@ void add_json_option(CLI::App& command, std::string& path) {
   command.add_option("--json", path, "write the results to this file as well")
       ->check(not_empty())
       ->type_name("FILE");
-  // CLI11 runs it before the callback.
+  // CLI11 runs this before the callback.
   command.parse_complete_callback([&path] {
     if (!path.empty()) base::check_output_file(path, "--json");
   });
@@ -45,7 +45,7 @@ std::string Answers::path() const {
 
 void Answers::add(const nlohmann::json& answer) const {
   const std::string line = answer.dump() + "\n";
-  // Opened anew: the inherited descriptor's position is everybody's.
+  // Opened anew: all processes share the position of an inherited descriptor.
   const int fd = open(path().c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   const bool written =
       fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());

@@ -1,5 +1,5 @@
-// Results for machines: --json FILE, which every subcommand has, the library's record of a
-// run by its short names, and what workers tell the process that started them.
+// Results for machines: the option --json FILE, short names for the library's record of a
+// run, and workers' answers to the process that started them.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -14,12 +14,12 @@ class App;
 
 namespace brigade::tool {
 
-// Adds the option; once the command line is read, and before the subcommand does anything,
+// Adds the option. Once the command line is read, and before the subcommand does anything,
 // a file that cannot be written is a usage error.
 void add_json_option(CLI::App& command, std::string& path);
 
-// Nothing when `path` is empty. The file is there whole or, when this throws Error (a disk
-// that is full), as it was.
+// Does nothing when `path` is empty. Writes the whole file or, when it throws Error (the
+// disk is full), leaves the file as it was.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 using report::machine_setup;
@@ -29,8 +29,8 @@ using report::Span;
 using report::StepPoint;
 using report::Table;
 
-// Lines of JSON from workers to the process that started them, through memory: no file that
-// could be left behind. Workers, forked or started as programs, append to path().
+// Carries lines of JSON from workers, forked or started as programs, to the process that
+// started them. They append to path(), which is memory: no file can be left behind.
 class Answers {
  public:
   Answers();
@@ -38,9 +38,9 @@ class Answers {
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
 
-  std::string path() const;  // good while this process lives
+  std::string path() const;  // valid while this process lives
   void add(const nlohmann::json& answer) const;
-  // All so far. A line that is not JSON is an Error.
+  // All answers so far. Throws Error for a line that is not JSON.
   std::vector<nlohmann::json> all() const;
 
  private:

@@ -1,4 +1,4 @@
-// What LibTorch writes to stderr by itself.
+// Limits what LibTorch writes to stderr by itself.
 #pragma once
 #include <c10/util/Logging.h>
 
@@ -7,11 +7,11 @@
 
 namespace brigade::tool {
 
-// From here on LibTorch logs only what ends the process, here and in processes that are
-// forked. c10d warns of each connection that ends and of each host without a name, and
-// NCCL's watcher reports each collective that fails, all with stack traces; what a person
-// must know comes as an exception anyway. TORCH_CPP_LOG_LEVEL, where it is set, decides
-// instead.
+// From here on LibTorch logs only errors that end the process, here and in forked
+// processes. c10d warns of each connection that ends and of each host without a name, and
+// NCCL's watcher reports each collective that fails, all with stack traces; Brigade's
+// exceptions already say what a person must know. TORCH_CPP_LOG_LEVEL, where it is set,
+// decides instead.
 inline void quiet_libtorch_log() {
   constexpr int kFatal = 3;
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) {

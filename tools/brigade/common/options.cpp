@@ -45,7 +45,7 @@ constexpr double kSlowest = 8e3, kFastest = 1e12;  // bits a second
 
 struct Quantity {
   double value;
-  std::string unit;  // in small letters
+  std::string unit;  // in lower case
 };
 
 std::optional<Quantity> read_quantity(const std::string& text) {

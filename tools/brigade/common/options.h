@@ -1,4 +1,4 @@
-// What several subcommands' options take: numbers, names, amounts, lists.
+// Reads what the options of several subcommands take: numbers, names, amounts, lists.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -34,26 +34,26 @@ inline CLI::Validator number_between(double low, double high) {
           "FLOAT in " + range};
 }
 
-// What the command line refuses that CLI11 would take.
+// Refuses on the command line what CLI11 would take.
 
-// For names of files and folders: an empty one, such as that of a variable that is not set,
-// is no name, and not the same as none given.
+// For names of files and folders. An empty name, such as an unset variable gives, differs
+// from an option that was not given, and is refused.
 CLI::Validator not_empty();
 // A whole number from 0 to 2^64 - 1. CLI11 alone would let -1 and 2^64 wrap around.
 CLI::Validator seed_number();
 
-// Amounts as people type them. What cannot be read is a ConfigError that names the option,
-// the text and the valid forms.
+// Parses amounts as people type them. Throws ConfigError that names the option, the text
+// and the valid forms.
 
-// Bytes: "4096", "64K", "1M", "25MB", "1GiB"; K, M and G are powers of 1024. 4 bytes to
-// 64 GiB, rounded down to whole float32 values. "1M:256M" (doubling), "1M:256M:4" (times
+// Bytes: "4096", "64K", "1M", "25MB", "1GiB"; K, M and G are powers of 1024. 4 bytes to 64
+// GiB, rounded down to whole float32 values. Takes "1M:256M" (doubling), "1M:256M:4" (times
 // 4), and lists of these by comma.
 std::vector<int64_t> parse_sizes(const std::string& text, const std::string& option);
-// Bits a second. "100mbit", "1gbit", "2.5 Gbit/s", "800k"; without a unit bits. Throws
+// Bits a second: "100mbit", "1gbit", "2.5 Gbit/s", "800k"; bits without a unit. Throws
 // ConfigError, which names `flag`, for anything else and outside of 8 kbit/s to 1 Tbit/s.
 double parse_rate(std::string_view text, std::string_view flag);
 
-// The words between commas; a ConfigError for an empty one.
+// The words between commas. Throws ConfigError for an empty one.
 std::vector<std::string> parse_list(const std::string& text, const std::string& option);
 
 }  // namespace brigade::tool

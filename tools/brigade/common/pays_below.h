@@ -1,23 +1,23 @@
-// From which link speed down a hook is quicker than all-reduce, by times over loopback.
+// Below which link speed a hook is quicker than all-reduce, from times over loopback.
 #pragma once
 #include <optional>
 #include <string>
 
 namespace brigade::tool {
 
-// Of one step.
+// The cost of one step.
 struct StepCost {
   double seconds = 0;  // over loopback, where no link limits it
   double bytes = 0;    // what a rank sends; each rank stands for a host
 };
 
-// In bits a second. A step is taken to last its time over loopback, and on top what the
-// link needs for its bytes, so `hook` is the quicker one where
+// Returns bits a second. A step is assumed to last its time over loopback plus the link's
+// time for its bytes, so `hook` is quicker where
 //   speed < 8 (all_reduce.bytes - hook.bytes) / (hook.seconds - all_reduce.seconds)
-// Infinity: on every link, for it is quicker already. None: nowhere, for it sends no less.
+// Infinity: it is quicker on every link. None: on no link, because it sends no less.
 std::optional<double> pays_below(const StepCost& hook, const StepCost& all_reduce);
 
-// "12 Gbit/s": two digits. A speed that follows from measured times is not known better.
+// Two digits, "12 Gbit/s": a speed from measured times is not known more exactly.
 std::string rough_rate_text(double bits_per_second);
 
 }  // namespace brigade::tool

@@ -20,9 +20,9 @@
 namespace brigade::tool {
 namespace {
 
-constexpr std::uint16_t kPort = 29600;  // of the link's own network: nobody else is there
+constexpr std::uint16_t kPort = 29600;  // nobody else is in the link's network
 
-// A fresh network namespace, held by a descriptor.
+// Returns a descriptor that holds a fresh network namespace.
 int new_namespace() {
   std::array<int, 2> ready{}, done{};
   if (pipe2(ready.data(), O_CLOEXEC) || pipe2(done.data(), O_CLOEXEC))
@@ -52,8 +52,8 @@ int new_namespace() {
   return fd;
 }
 
-// Runs a command, its words apart by spaces, in a namespace; what it writes to stderr, or
-// nothing if it went well.
+// Runs a command, with words divided by spaces, in a namespace. Returns what it wrote to
+// stderr, or nothing if it went well.
 std::string failure_of(int network, const std::string& command) {
   std::vector<std::string> words;
   std::istringstream stream(command);
@@ -85,9 +85,9 @@ std::string failure_of(int network, const std::string& command) {
   return text.empty() ? "it failed" : text;
 }
 
-// Linux's own congestion control, whatever this machine is set to, so that machines can be
-// compared. BBR, which some are set to, takes up to twice as long where four hosts send
-// little to each other. A kernel without cubic keeps what it has.
+// Uses Linux's own congestion control whatever this machine is set to, so that machines can
+// be compared. BBR, which some are set to, takes up to twice as long where four hosts send
+// little to each other. A kernel without cubic keeps its own.
 void use_cubic(int network, const std::string& address) {
   failure_of(network, std::string("ip route change 10.78.0.0/16 dev ") +
                           ShapedLink::kInterface + " proto kernel scope link src " +
@@ -103,7 +103,7 @@ std::string descriptor_path(int fd) {
   return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd);
 }
 
-// Enough for the kernel's timer to keep the rate, and for little more to slip through
+// The burst is enough for the kernel's timer to keep the rate, so little more slips through
 // unshaped.
 std::string shaping(double bits_per_second) {
   const auto bytes = static_cast<long>(std::clamp(bits_per_second / 8 / 250, 20e3, 8e6));
@@ -182,7 +182,7 @@ void ShapedLink::enter(int place) const {
 ProcessGroup ShapedLink::join(int rank,
                               std::optional<std::chrono::milliseconds> timeout) const {
   enter(host_of(rank));
-  // The launcher speaks of one host, and of a store on it that can't be reached from here.
+  // They name the launcher's one host, and a store that cannot be reached from here.
   for (const char* name :
        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
         "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"}) {

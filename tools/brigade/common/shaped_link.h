@@ -1,5 +1,5 @@
 // A slow network on one machine: hosts are network namespaces, each with a cable of a given
-// rate and one rank or several. Needs root.
+// rate and one or several ranks. Needs root.
 //
 //   const ShapedLink link(2, 100e6);
 //   run_workers({.workers = 2, .link = &link}, [&](const Worker& worker) { … });
@@ -14,11 +14,11 @@
 
 namespace brigade::tool {
 
-// Lives as long as this object and the workers: the namespaces have no names, so that
+// The link lives as long as this object and the workers. The namespaces have no names, so
 // nothing is left, however the processes end.
 class ShapedLink {
  public:
-  // Why there can be none here; empty: there can.
+  // Says why there can be no link here; empty if there can.
   static std::string missing();
 
   // `hosts` namespaces, joined by a switch; each sends at most `bits_per_second`, and has
@@ -32,8 +32,8 @@ class ShapedLink {
   int ranks_per_host() const { return ranks_per_host_; }
   int host_of(int rank) const { return rank / ranks_per_host_; }
   const std::string& rate() const { return rate_; }  // "100 Mbit/s"
-  // Host `place`'s namespace as a file, for nsenter --net=PATH; good while this process
-  // lives.
+  // The namespace of host `place` as a file, for nsenter --net=PATH; valid while this
+  // process lives.
   std::string path(int place) const;
   static std::string address(int place);
   static constexpr const char* kInterface = "brg0";
@@ -41,7 +41,7 @@ class ShapedLink {
   // Collective, in a worker: moves this process to its host, and makes the group of all
   // ranks over the link. REQUIRES: called first, while the worker has one thread.
   ProcessGroup join(int rank, std::optional<std::chrono::milliseconds> timeout = {}) const;
-  // The first half of it alone.
+  // Only moves this process to its host.
   void enter(int place) const;
 
  private:
@@ -51,8 +51,8 @@ class ShapedLink {
   std::string rate_;
 };
 
-// What `--link RATE` asks for; null for an empty text and for "loopback". Throws
-// ConfigError for a rate that cannot be read, and where there can be no link.
+// Makes the link that `--link RATE` asks for; null for an empty text and for "loopback".
+// Throws ConfigError for a rate that cannot be read, and where there can be no link.
 std::unique_ptr<ShapedLink> link_from(const std::string& rate, int hosts,
                                       int ranks_per_host = 1);
 

@@ -1,4 +1,4 @@
-// A value that this process and the workers it forks afterwards see alike.
+// A value that this process and the workers it forks afterwards share.
 #pragma once
 #include <sys/mman.h>
 
@@ -9,8 +9,8 @@
 
 namespace brigade::tool {
 
-// REQUIRES: T holds no pointers; access is ordered by what T has for it (atomics), or by
-// the end of the workers.
+// REQUIRES: T holds no pointers; access is ordered by T's own means (atomics) or by the end
+// of the workers.
 template <class T>
 class SharedMemory {
  public:

@@ -15,7 +15,7 @@ namespace brigade::tool {
 void occupy_standard_streams() {
   for (const int fd : {0, 1, 2}) {
     if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-    // The wrong way round, so that using it stays an error. The lowest number is given.
+    // The wrong direction, so that using it stays an error. open() gives the lowest number.
     if (open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) return;
   }
 }

@@ -29,7 +29,7 @@ bool locale_has_utf8() {
   return false;
 }
 
-// The length of the escape sequence at the front of `text`; 0: there is none.
+// The length of the escape sequence at the front of `text`, or 0.
 std::size_t escape_length(std::string_view text) {
   if (!text.starts_with("\033[")) return 0;
   const std::size_t end = text.find('m');
@@ -92,7 +92,7 @@ void Terminal::block(const std::vector<std::string>& lines) {
   const auto columns = static_cast<std::size_t>(std::max(1, width() - 1));
   std::string text = block_ > 0 ? "\033[" + std::to_string(block_) + "A" : "";
   for (const std::string& one : lines) text += "\r" + cut_to(one, columns) + "\033[K\n";
-  // In one go, so that it does not flicker.
+  // One write, so that it does not flicker.
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
   block_ = lines.size();
@@ -131,7 +131,7 @@ std::string cut_to(std::string_view text, std::size_t columns) {
       continue;
     }
     if (!goes_on(text[0]) && ++taken > columns) {
-      // Colours still have to end.
+      // Cuts letters but keeps the codes, because colours still have to end.
       text.remove_prefix(1);
       taken = columns;
       while (!text.empty() && goes_on(text[0])) text.remove_prefix(1);

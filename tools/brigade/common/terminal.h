@@ -1,5 +1,5 @@
-// What a command says while it works: on a terminal a line that follows what happens, else
-// plain lines.
+// Shows what a command does while it works: on a terminal as a line that is updated, else
+// as plain lines.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,46 +15,46 @@ class Terminal {
  public:
   // Looks at stdout, TERM, NO_COLOR and the locale.
   Terminal();
-  // One that knows no codes, whatever stdout is.
+  // Makes one that uses no codes, whatever stdout is.
   static Terminal plain();
-  // Whether lines can be written over.
+  // Whether lines can be overwritten.
   bool live() const { return live_; }
-  // Columns; 80 where it is no terminal.
+  // Columns; 80 if stdout is no terminal.
   int width() const;
   int height() const;
 
   // `text` in a colour, where colours are wanted.
   std::string paint(Paint paint, std::string_view text) const;
-  // "████░░░░", or "####----" where the locale has no UTF-8.
+  // "████░░░░", or "####----" in a locale without UTF-8.
   std::string bar(double fraction, int columns) const;
 
-  // Shows `text` as the line that follows what happens, in place of the one before; cut to
-  // the width. Does nothing where lines can't be written over.
+  // Shows `text`, cut to the width, as the updated line, in place of the previous one. Does
+  // nothing where lines cannot be overwritten.
   void progress(const std::string& text);
-  // The same for several lines, one below the other; they stay when something else comes.
-  // Where they can't be written over, or are more than fit, does nothing.
+  // The same for several lines, one below the other; they stay when other output follows.
+  // Does nothing where lines cannot be overwritten, or where there are more than fit.
   void block(const std::vector<std::string>& lines);
   bool blocked() const { return block_ > 0; }
-  // A line that stays; it takes the place of the progress line.
+  // A line that stays; it replaces the progress line.
   void line(const std::string& text = "");
-  // A sentence: as line(), and on a terminal broken between words.
+  // A sentence: as line(), but wrapped between words on a terminal.
   void sentence(const std::string& text);
 
  private:
   bool live_;
   bool colours_;
   bool utf8_;
-  bool open_ = false;      // whether a progress line is there
-  std::size_t block_ = 0;  // lines of the block that is there
+  bool open_ = false;      // whether a progress line is shown
+  std::size_t block_ = 0;  // lines of the block that is shown
 };
 
-// `text` without what is beyond `columns`; codes of colours stay.
+// `text` cut to `columns`; codes of colours stay.
 std::string cut_to(std::string_view text, std::size_t columns);
-// How many columns `text` takes: without colours' codes, a letter of several bytes once.
+// How many columns `text` takes: colour codes take none, a letter of several bytes one.
 std::size_t columns_of(std::string_view text);
 // Adds spaces up to `columns`; negative: before the text.
 std::string padded(std::string_view text, int columns);
-// Lines of a table: the first column is text, all others are to the right. The first row is
+// Lines of a table: the first column is aligned left, all others right. The first row is
 // the head.
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 

@@ -36,27 +36,27 @@ struct FirstError {
     std::strncpy(text, why.c_str(), sizeof text - 1);
     exit_code = code;
   }
-  // Throws what was left, if anything.
+  // Throws the recorded error, if there is one.
   void rethrow() const {
     if (exit_code == 2) throw ConfigError(text);
     if (exit_code != 0) throw Error(text);
   }
 };
 
-// What fails on all ranks at once, saving for instance, is cleaned up by each: the first to
-// exit would have the launcher end the others in the middle of it.
+// When all ranks fail at once, for instance in saving, each cleans up by itself, and the
+// launcher would end the others in the middle of it as soon as the first exits.
 void let_others_end(const std::atomic<int>& ended, int workers) {
   for (int tries = 0; tries < 100 && ended < workers; ++tries) usleep(5'000);
 }
 
-// Whether a freed page is handed out and cleared again in every step or in none is chance,
+// Whether a freed page is handed out and cleared again in every step or never is chance,
 // and doubles the time of some hooks.
 void keep_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_ARENA_MAX, 1);
 }
-// The same for a program that this process becomes.
+// The same for a program that this process will exec.
 void keep_memory_of_program() {
   for (const auto& [name, value] :
        {std::pair{"MALLOC_MMAP_MAX_", "0"}, std::pair{"MALLOC_ARENA_MAX", "1"},
@@ -65,7 +65,7 @@ void keep_memory_of_program() {
   }
 }
 
-// Said once, by rank 0, beside what is printed for programs.
+// Rank 0 says this once, beside what it prints for programs.
 void say_that_gpus_are_shared(const WorkerOptions& options, size_t gpus) {
   std::fprintf(stderr,
                "brigade: %d ranks share %zu GPU%s: NCCL takes each for a host of its own "
@@ -79,11 +79,11 @@ void say_that_gpus_are_shared(const WorkerOptions& options, size_t gpus) {
       "nvidia-cuda-mps-control -d\n");
 }
 
-// NCCL refuses two ranks on one GPU, unless it takes them for two hosts.
+// NCCL refuses two ranks on one GPU, unless it takes them for ranks of two hosts.
 void share_gpus(const WorkerOptions& options, int rank, bool says) {
   if (options.device != "cuda" || options.link) return;
-  // Under MPS a process has so few queues to the GPU that streams wait for each other. 32
-  // for each of four processes are more than an H200 has. CUDA reads it when it starts.
+  // Under MPS a process has so few queues to the GPU that streams wait for each other. An
+  // H200 has fewer than 32 for each of four processes. CUDA reads this when it starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", options.workers <= 2 ? "32" : "8", /*overwrite=*/0);
   const size_t gpus = cuda_device_names().size();
   if (gpus == 0 || gpus >= static_cast<size_t>(options.workers)) return;
@@ -94,7 +94,7 @@ void share_gpus(const WorkerOptions& options, int rank, bool says) {
     setenv(off, "1", 1);
 }
 
-// Moves a process that will become a program to its host; torchrun's variables say so.
+// Moves a process, which will exec a program, to its host; sets torchrun's variables.
 void enter_host(const ShapedLink& link, int rank) {
   link.enter(link.host_of(rank));
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -104,7 +104,7 @@ void enter_host(const ShapedLink& link, int rank) {
         {"LOCAL_WORLD_SIZE", std::to_string(each)},
         {"GROUP_RANK", std::to_string(link.host_of(rank))},
         {"MASTER_ADDR", ShapedLink::address(0)},
-        {"MASTER_PORT", "29601"},  // of the link's own network
+        {"MASTER_PORT", "29601"},  // in the link's own network
         {"GLOO_SOCKET_IFNAME", ShapedLink::kInterface}}) {
     setenv(name, value.c_str(), 1);
   }
@@ -114,7 +114,7 @@ void enter_host(const ShapedLink& link, int rank) {
 
 Worker make_worker(const WorkerOptions& options, int local_rank) {
   if (options.link) {
-    // First of all: a process with threads cannot move.
+    // This comes first, because a process with threads cannot move.
     const ProcessGroup group = options.link->join(local_rank);
     return {group, choose_device(options.device, local_rank)};
   }
@@ -126,13 +126,13 @@ Worker make_worker(const WorkerOptions& options, int local_rank) {
 
 LaunchOptions launch_options(const WorkerOptions& options) {
   LaunchOptions launch{.environment = options.environment, .prefix = false};
-  // As many threads as cores would make every measurement one of their scheduling.
+  // With as many threads as cores a measurement would be one of their scheduling.
   if (options.measuring && !std::getenv("OMP_NUM_THREADS"))
     launch.environment["OMP_NUM_THREADS"] = "1";
   return launch;
 }
 
-// Calls `work` in every worker, and brings what the first of them throws back.
+// Calls `work` in every worker, and throws here what the first of them to fail threw.
 void launch_workers(const WorkerOptions& options,
                     const std::function<void(int rank)>& work) {
   const SharedMemory<FirstError> first;
@@ -147,13 +147,13 @@ void launch_workers(const WorkerOptions& options,
       first->leave(exit_code = 2, error.what());
     } catch (const Error& error) {
       first->leave(exit_code, base::report_of(error));
-    } catch (const std::exception& error) {  // somebody else's, who does not know the rank
+    } catch (const std::exception& error) {  // not ours: does not name the rank
       first->leave(exit_code,
                    "rank " + std::to_string(rank) + ": " + base::report_of(error));
     }
     ++first->ended;
     let_others_end(first->ended, options.workers);
-    // Not by an exception: the parent says it, once.
+    // No exception leaves the worker: the parent reports the error, once.
     std::cout.flush();
     std::fflush(nullptr);
     _exit(exit_code);

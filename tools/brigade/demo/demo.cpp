@@ -1,4 +1,4 @@
-// brigade demo: one small network, trained on real data under every hook, side by side.
+// brigade demo: trains one small network on real data under every hook, side by side.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -48,7 +48,7 @@ struct DemoOptions {
   }
 };
 
-// Every hook of the table, as it works within so few steps.
+// Every hook of the table, set so that it works within so few steps.
 std::vector<std::string> all_hooks() {
   std::vector<std::string> specs;
   for (const HookEntry& entry : hook_table())
@@ -56,7 +56,7 @@ std::vector<std::string> all_hooks() {
   return specs;
 }
 
-// A few that differ, for the slow link, as they are once they compress.
+// A few that differ, for the slow link, with compression from the first step on.
 std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
   std::vector<std::string> some;
   for (const std::string& spec : hooks) {
@@ -66,7 +66,7 @@ std::vector<std::string> hooks_for_link(const std::vector<std::string>& hooks) {
     }
   }
   if (some.size() < 2) some = hooks;
-  // Steps that only average exactly would say nothing about the hook.
+  // Steps that only average exactly say nothing about the hook.
   for (std::string& spec : some) spec = from_the_first_step(spec);
   return some;
 }
@@ -88,7 +88,7 @@ void set_up(RunRecord& record, const DemoOptions& options, const std::string& co
   record.setup = std::move(setup);
 }
 
-// Adds what the link shows, or says why it can't.
+// Adds the results over the link, or says why there are none.
 void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
               const std::vector<std::string>& hooks) {
   if (options.link == kOff || !options.on_cpu()) return;
@@ -116,7 +116,7 @@ void add_link(Terminal& terminal, RunRecord& record, const DemoOptions& options,
 void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
   std::set<std::string> seen;
   for (const std::string& spec : hooks) {
-    make_hook(spec);  // throws for what it does not know
+    make_hook(spec);  // throws for an unknown one
     if (!seen.insert(spec).second) throw ConfigError("--hook " + spec + " is given twice");
   }
   if (options.link != kOff) parse_rate(options.link, "--link");
@@ -124,7 +124,7 @@ void check(const DemoOptions& options, const std::vector<std::string>& hooks) {
   if (!options.json.empty()) base::check_output_file(options.json, "--json");
 }
 
-// Nobody should compare all-reduce with itself.
+// Otherwise somebody would compare all-reduce with itself.
 void warn_of_late_starts(const std::vector<std::string>& hooks, int steps) {
   for (const std::string& spec : hooks) {
     const std::string why = why_it_never_compresses(spec, steps);
@@ -192,7 +192,7 @@ std::string typed(const DemoOptions& options) {
   return text;
 }
 
-// Its training is always the same one.
+// --kill always runs the same training.
 void refuse_other_options_than_hook_and_out(const CLI::App& command) {
   for (const char* name : {"--workers", "--steps", "--batch", "--lr", "--seed", "--link",
                            "--device", "--json"})

@@ -31,7 +31,7 @@ void check_demo_folder(const std::string& folder) {
     missing.push_back(path);
   }
   base::check_output_folder(folder, "--out");
-  std::error_code ignored;  // somebody else has put something in it
+  std::error_code ignored;  // another process has put something in it
   for (const std::filesystem::path& path : missing) std::filesystem::remove(path, ignored);
 }
 

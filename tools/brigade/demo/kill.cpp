@@ -42,7 +42,7 @@ class ScratchFile {
 void demo_kill(const std::vector<std::string>& hooks, const std::string& out) {
   if (hooks.size() > 1) throw ConfigError("--kill goes with one --hook");
   const std::string hook = hooks.empty() ? "allreduce" : hooks[0];
-  make_hook(hook);  // throws for what it does not know
+  make_hook(hook);  // throws for an unknown one
   base::check_output_folder(out, "--out");
   std::printf(
       "Three workers train one network on handwritten digits. After 400 steps one kills "

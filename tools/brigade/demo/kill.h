@@ -5,9 +5,9 @@
 
 namespace brigade::tool {
 
-// `hooks`: one, or none for allreduce. The report, with the generations on its curve, goes
-// to the folder `out`. Throws ConfigError for more hooks, Error when replicas differ at the
-// end or nobody replaced the dead worker.
+// `hooks` has one, or none for allreduce. The report, with the generations on its curve,
+// goes to the folder `out`. Throws ConfigError for more hooks, Error when replicas differ
+// at the end or when nothing replaced the dead worker.
 void demo_kill(const std::vector<std::string>& hooks, const std::string& out);
 
 }  // namespace brigade::tool

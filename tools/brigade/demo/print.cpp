@@ -5,7 +5,7 @@
 namespace brigade::tool {
 namespace {
 
-// The line of one training: how far it is, and how good.
+// The line of one training: its progress and its quality.
 std::string status_line(const Terminal& terminal, const Series& series, int steps) {
   const std::size_t step = series.points.size();
   const bool done = step == static_cast<std::size_t>(steps);
@@ -39,7 +39,7 @@ std::vector<std::string> result_row(const Series& series, std::span<const Series
       sends ? decimals(series.overlap * 100, 0) : ""};
 }
 
-// Too few steps for accuracy to mean something: only what the link changes.
+// With too few steps for accuracy to mean something, shows only what the link changes.
 std::vector<std::string> link_row(const Series& series, std::span<const Series> all) {
   const Series* base = baseline_of(series, all);
   const std::vector<std::string> row = result_row(series, all);

@@ -1,4 +1,4 @@
-// What the demo shows on the terminal.
+// Prints the demo's results on the terminal.
 #pragma once
 #include <span>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace brigade::tool {
 
-// All trainings below each other, drawn again after every step; where that can't be, once
-// at the end.
+// Shows all trainings below each other, drawn again after every step, or once at the end
+// where lines cannot be overwritten.
 class Board {
  public:
-  // `steps` of each training; only one rank shows it.
+  // Each training has `steps` steps; only one rank shows it.
   Board(bool shown, int steps) : shown_(shown), steps_(steps) {}
   void set(std::size_t place, const Series& series);
   void draw();
@@ -28,9 +28,9 @@ class Board {
 
 // The results over one link, beside those of all-reduce.
 void print_table(Terminal& terminal, std::span<const Series> all, const std::string& link);
-// Says whether all replicas are equal that have to be, and gives it.
+// Says whether all replicas that must be equal are, and returns that.
 bool print_replicas(Terminal& terminal, std::span<const Series> all);
-// What to try next.
+// Suggests what to try next.
 void print_suggestions(Terminal& terminal);
 
 }  // namespace brigade::tool

@@ -13,7 +13,7 @@
 namespace brigade::tool {
 namespace {
 
-// What the first steps of a process cost belongs to no hook.
+// A process's first steps cost extra, which is no hook's fault.
 void warm_up(const Worker& worker, const TrainData& data, DemoTraining training) {
   training.steps = 4;
   DigitTraining some(worker, data, "allreduce", training);
@@ -29,7 +29,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const TrainData& data)
       {"threads a rank", std::to_string(at::get_num_threads())}};
 }
 
-// In a worker.
+// Runs in a worker.
 RunRecord train_all(const Worker& worker, const TrainData& data,
                     const std::vector<std::string>& hooks, const DemoTraining& training,
                     const std::string& link) {

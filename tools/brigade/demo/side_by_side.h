@@ -9,9 +9,9 @@
 
 namespace brigade::tool {
 
-// Starts the workers, in which the trainings take turns, a few steps each: so all of them
-// meet the same load of the machine. Shows them while they go on. The record has a series a
-// hook, and in `setup` what was trained on what.
+// Starts the workers and shows the trainings, which take turns, a few steps each, so that
+// all of them meet the same load of the machine. The record has a series for each hook; its
+// `setup` says what was trained on what.
 RunRecord train_side_by_side(const WorkerOptions& workers,
                              const std::vector<std::string>& hooks,
                              const DemoTraining& training);

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Accuracy is measured so often, and spans are kept of so many steps at the end.
+// Accuracy is measured every so many steps, and spans of the last so many steps are kept.
 constexpr int kMeasureEvery = 8;
 
 // Two convolutions, a pool, three dense layers.
@@ -86,7 +86,7 @@ class DigitTraining::Trainer {
     torch::manual_seed(training.seed);
     net_ = DigitNet();
     net_->to(device_);
-    // Small buckets, so that several are on their way at once even in a small network.
+    // Buckets are small, so that several are under way at once even in a small network.
     ddp_ = DistributedDataParallel<DigitNetImpl>(
         net_, group_, {.bucket_cap_mb = 0.1, .gradient_as_bucket_view = true});
     ddp_->set_hook(make_hook(spec));
@@ -96,7 +96,7 @@ class DigitTraining::Trainer {
     group_.barrier();
   }
 
-  // `left` of `steps` are still to come, this one included.
+  // `left` of `steps` remain, this one included.
   StepPoint step(int left, int steps) {
     timeline_->begin_step(left);
     const Batch batch = next_batch(batches_, sampler_, batch_);
@@ -110,7 +110,7 @@ class DigitTraining::Trainer {
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups()[0].options())
         .lr(learning_rate_ * left / steps);
     optimizer_->step();
-    const double loss_now = loss.item<double>();  // a device has done the step by then
+    const double loss_now = loss.item<double>();  // a device has finished the step by then
     const auto end = Clock::now();
     for (const auto& [kind, from, to] :
          {std::tuple{Span::Kind::forward, begin, forward},

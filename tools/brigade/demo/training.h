@@ -14,7 +14,7 @@ namespace brigade::tool {
 
 struct DemoTraining {
   int steps = 0;
-  int batch = 32;               // digits a rank and step
+  int batch = 32;               // digits for each rank and step
   double learning_rate = 4e-3;  // falls to 0
   std::uint64_t seed = 1;
 };
@@ -22,8 +22,8 @@ struct DemoTraining {
 std::int64_t demo_parameters();
 std::string demo_network();  // in words
 
-// Goes a few steps at a time, so that several can take turns: then all of them meet the
-// same load of the machine.
+// Trains a few steps at a time, so that several trainings can take turns and meet the same
+// load of the machine.
 class DigitTraining {
  public:
   // Collective, like all that follows. `worker` and `data` must outlive it.
@@ -33,10 +33,10 @@ class DigitTraining {
   DigitTraining(const DigitTraining&) = delete;
   DigitTraining& operator=(const DigitTraining&) = delete;
 
-  // The next few steps, the last of which measures the accuracy; rank 0 calls `watch` after
-  // each. False: all steps were done before.
+  // Trains the next few steps and measures the accuracy in the last; rank 0 calls `watch`
+  // after each. Returns false if all steps were done before.
   bool advance(const std::function<void()>& watch);
-  // Up to now; test_accuracy is the last one measured.
+  // The points up to now; test_accuracy is the last one measured.
   const Series& series() const { return series_; }
   // The whole series, with the fingerprints and spans of all ranks. Called once.
   Series finish();

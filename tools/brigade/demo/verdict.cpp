@@ -10,10 +10,10 @@
 namespace brigade::tool {
 namespace {
 
-// Closer than this, two times are called equal: steps differ that much from run to run.
+// Two times closer than this count as equal: steps differ that much from run to run.
 constexpr double kNoise = 0.05;
 constexpr double kSlow = 100e6;  // bits a second
-// Of accuracy: a hook that loses more is no rival, however quick it is.
+// A hook that loses more accuracy than this is no rival, however quick it is.
 constexpr double kFewPoints = 0.02;
 
 std::string milliseconds(const Series& series) { return ms_text(series.step_ms) + " ms"; }
@@ -23,7 +23,7 @@ bool compressed(const Series& series) {
   return why_it_never_compresses(series.hook, std::ssize(series.points)).empty();
 }
 
-// Hooks that average and are not all-reduce, as trained there.
+// Hooks that average, except all-reduce, as trained over that link.
 std::vector<const Series*> rivals(std::span<const Series> all, const std::string& link) {
   std::vector<const Series*> found;
   for (const Series& series : all) {
@@ -81,7 +81,7 @@ StepCost cost_of(const Series& series) {
   return {.seconds = series.step_ms / 1000, .bytes = series.bytes_per_step};
 }
 
-// Of the hook that would be the quickest on a slow link.
+// Names the hook that would be the quickest on a slow link.
 std::string crossing(const std::vector<const Series*>& some, const Series& base) {
   const auto on_slow_link = [](const Series* series) {
     return series->step_ms / 1000 + 8 * series->bytes_per_step / kSlow;
@@ -103,8 +103,8 @@ bool has_hook_of(const std::vector<const Series*>& some, const Series& series) {
   });
 }
 
-// Hooks of `trained` that are not among `some` are left aside. Others may compress over
-// the link only, where they start sooner.
+// Leaves out hooks of `trained` that are not among `some`. Others may compress over the
+// link only, where they start sooner.
 std::string over_link(std::span<const Series> all,
                       const std::vector<const Series*>& trained,
                       const std::vector<const Series*>& some, const std::string& link) {

@@ -1,4 +1,4 @@
-// What the demo's numbers say, in words.
+// Puts the demo's numbers into words.
 #pragma once
 #include <span>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace brigade::tool {
 
-// One to three sentences, true for these numbers. Empty without an all-reduce to compare
-// with.
+// One to three sentences that are true for these numbers. Empty without an all-reduce to
+// compare with.
 std::vector<std::string> verdict(std::span<const Series> all);
 
 }  // namespace brigade::tool

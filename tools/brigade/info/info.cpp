@@ -1,4 +1,4 @@
-// brigade info: what this build and this machine can do; each "no" with its reason.
+// brigade info: says what this build and this machine can do, with a reason for each "no".
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -30,7 +30,7 @@
 namespace brigade::tool {
 namespace {
 
-// Keeps the order in which things are said.
+// Keeps the order in which values are added.
 using Json = nlohmann::ordered_json;
 
 Json available() { return {{"available", true}}; }
@@ -126,7 +126,7 @@ Json interfaces_part() {
   return all;
 }
 
-// What the kernel does about crowded links, or empty where it does not say.
+// The kernel's congestion control, or empty where it is not known.
 std::string congestion_control() {
   std::ifstream file("/proc/sys/net/ipv4/tcp_congestion_control");
   std::string name;
@@ -150,7 +150,7 @@ Json everything() {
   Json info;
   info["brigade"] = {{"version", BRIGADE_VERSION}, {"build", BRIGADE_BUILD}};
   info["torch"] = torch_part();
-  // NCCL first: its reason is more exact when nothing has loaded CUDA yet.
+  // NCCL comes first: its reason is more exact before CUDA is loaded.
   const Json nccl = nccl_part();
   info["cuda"] = cuda_part();
   info["backends"] = {{"gloo", available()}, {"nccl", nccl}};

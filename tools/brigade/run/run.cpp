@@ -30,7 +30,7 @@ struct RunArguments {
   std::string endpoint;
   std::string backend = "static";
   std::string run_id;
-  std::optional<int> max_restarts = std::nullopt;  // not given: 0, or kReplacements
+  std::optional<int> max_restarts = std::nullopt;  // without it: 0, or kReplacements
   bool elastic = false;
   std::string join;
   std::optional<int> min_workers;
@@ -171,7 +171,7 @@ std::optional<ElasticLaunch> elastic_from(const RunArguments& arguments) {
   return std::nullopt;
 }
 
-// --join ADDR is what another host of an elastic job says, in short.
+// Expands --join ADDR, which is short for what another host of an elastic job needs.
 RunArguments with_join_spelled_out(RunArguments arguments) {
   if (arguments.join.empty()) return arguments;
   if (arguments.replace || arguments.min_workers || arguments.grace_ms ||
@@ -209,7 +209,7 @@ LaunchOptions options_from(const RunArguments& given) {
   return options;
 }
 
-// A Python script or module gets the interpreter before it, as torchrun does it.
+// Puts the interpreter before a Python script or module, as torchrun does.
 std::vector<std::string> command_from(const RunArguments& arguments,
                                       std::vector<std::string> program) {
   if (program.empty()) throw ConfigError("no PROGRAM given (see brigade run --help)");
@@ -237,7 +237,7 @@ std::vector<std::string> command_from(const RunArguments& arguments,
 
 void run(const RunArguments& arguments, const std::vector<std::string>& program) {
   const LaunchOptions options = options_from(arguments);
-  // Whoever set it for an earlier version relies on what is not there any more.
+  // A user who set it for an earlier version relies on a protection that is gone.
   if (options.nodes > 1 && std::getenv("BRIGADE_SECRET"))
     throw ConfigError("BRIGADE_SECRET is set, and means nothing: " +
                       instead_of("--secret") + "; then unset it");
@@ -264,7 +264,7 @@ constexpr const char* kExamples = R"(Examples:
 The exit code is that of the first worker that failed, or 128 + the signal that ended it.
 Options that torchrun knows can be written with underscores, and set through PET_NAME.)";
 
-// Adds an option under torchrun's name with dashes, the same with underscores, and
+// Adds an option under torchrun's name with dashes, the same name with underscores, and
 // PET_NAME.
 template <class T>
 CLI::Option* add(CLI::App& app, const std::string& short_name, const std::string& name,

@@ -20,8 +20,8 @@ using nlohmann::json;
 using Shape = std::vector<std::int64_t>;
 
 constexpr int kSteps = 4;
-// Full and odd sizes, a single number, a vector; square ones for low rank, so that a whole
-// bucket taken as a square has the rank of its parameter.
+// Full and odd sizes, a single number, a vector. They are square for low rank, so that a
+// whole bucket taken as a square has the rank of its parameter.
 const std::vector<Shape> kShapes{{96, 64}, {64},      {33, 17}, {1},
                                  {5000},   {120, 40}, {7, 3, 5}};
 const std::vector<Shape> kSquares{{64, 64}, {256}, {40, 40}, {100, 100}, {900}, {24, 24}};
@@ -55,7 +55,7 @@ at::Tensor random(const Shape& shape, std::uint64_t seed) {
                    at::TensorOptions().dtype(at::kFloat));
 }
 
-// What a rank puts in: known to all ranks, so that each can work out the exact mean.
+// A rank's input, which all ranks know, so that each can work out the exact mean.
 at::Tensor gradient(const HookCheck& check, const Shape& shape, int rank, int step,
                     size_t index) {
   const auto place =
@@ -79,7 +79,7 @@ class Trial {
     ddp_->set_hook(check.make());
   }
 
-  // Gives the first thing that is wrong on this rank, or nothing.
+  // Returns the first thing that is wrong on this rank, or nothing.
   std::string run() {
     std::string wrong;
     for (int step = 0; step < kSteps; ++step) {
@@ -99,7 +99,7 @@ class Trial {
 
   double error() const { return error_; }
   const std::vector<std::string>& digests() const { return digests_; }
-  // What digest number `index` is of.
+  // Says which step and parameter digest number `index` belongs to.
   std::string place(size_t index) const {
     return place(static_cast<int>(index / shapes_.size()), index % shapes_.size());
   }
@@ -112,7 +112,7 @@ class Trial {
   }
 
  private:
-  // Every parameter in a bucket of its own, from the first step on.
+  // Every parameter gets its own bucket, from the first step on.
   DdpOptions options() const {
     DdpOptions options{.bucket_cap_mb = 1e-6};
     for (size_t i = 0; i < shapes_.size(); ++i)
@@ -169,15 +169,15 @@ class Trial {
   std::shared_ptr<BagImpl> bag_;
   DistributedDataParallel<BagImpl> ddp_;
   double error_ = 0;
-  std::vector<std::string> digests_;  // one a step and parameter
+  std::vector<std::string> digests_;  // one for each step and parameter
 };
 
-// What this rank has to say, as text that the others can read.
+// This rank's result as text that the others can read.
 json run_trial(const Worker& worker, const HookCheck& check) {
   json mine = {{"failure", ""}, {"error", 0.0}, {"digests", json::array()},
                {"buckets", 0},  {"sent", 0.0},  {"places", json::array()}};
   try {
-    // Connections of its own: a hook that breaks them breaks no other check.
+    // Own connections: a hook that breaks them breaks no other check.
     const Worker own{worker.group.duplicate(), worker.device};
     Trial trial(own, check);
     mine["failure"] = trial.run();
@@ -193,7 +193,7 @@ json run_trial(const Worker& worker, const HookCheck& check) {
   return mine;
 }
 
-// The first failure of any rank; where each is content by itself, the first difference.
+// The first failure of any rank; if no rank has one, the first difference between ranks.
 std::string judge_all(const std::vector<json>& all) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::string failure = all[rank]["failure"];

@@ -1,5 +1,5 @@
-// Holds a hook to what it promises: several buckets over several steps, in real workers,
-// against the exact mean in float64.
+// Checks that a hook keeps its promise: several buckets over several steps, in real
+// workers, against the exact mean in float64.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace brigade::tool {
 
-// One hook, and what its result must be.
+// One hook, and the result that is expected.
 struct HookCheck {
   std::string name;
   std::function<std::shared_ptr<Hook>()> make;
-  // Largest error of a parameter's gradient in one step, relative to what the ranks put in
+  // Largest error of a parameter's gradient in one step, relative to the ranks' inputs
   // (Frobenius norms). Negative: every rank must get its own gradient back, bit by bit.
   double tolerance = 0;
-  // Gradients of rank 2 instead of random ones: what a low-rank hook must give back.
+  // Uses gradients of rank 2, which a low-rank hook must reproduce, not random ones.
   bool low_rank = false;
 };
 
@@ -27,18 +27,18 @@ std::vector<HookCheck> hook_checks();
 
 struct HookCheckResult {
   std::string name;
-  std::string failure;  // what is wrong and where; empty: the hook keeps its promise
-  double error = 0;     // the largest seen on any rank
+  std::string failure;  // the fault and its place; empty: the hook keeps its promise
+  double error = 0;     // the largest on any rank
   double tolerance = 0;
   int buckets = 0;
   int steps = 0;
-  double sent = 0;  // of what came in, in bytes
+  double sent = 0;  // share of the input bytes
   double seconds = 0;
   bool passed() const { return failure.empty(); }
 };
 
-// Collective; the result is equal on all ranks. Whatever the hook throws is a failure, not
-// an exception.
+// Collective; the result is equal on all ranks. An exception of the hook counts as a
+// failure and is not passed on.
 HookCheckResult check_hook(const Worker& worker, const HookCheck& check);
 
 }  // namespace brigade::tool

@@ -1,4 +1,4 @@
-// brigade selftest: real workers run every hook against the exact mean, and a table says
+// brigade selftest: runs every hook in real workers against the exact mean, and prints
 // which kept their promise.
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -27,11 +27,11 @@ struct SelftestOptions {
   std::string json;
 };
 
-// What rank 0 tells the parent, who goes on when workers die.
+// Rank 0's report to the parent, which goes on when workers die.
 struct Report {
   std::atomic<int> current{0};  // the check under way
   char backend[16] = {};
-  char results[1 << 18] = {};  // a JSON array; of finished checks only
+  char results[1 << 18] = {};  // a JSON array of finished checks only
 };
 
 Json to_json(const HookCheckResult& result) {
@@ -91,12 +91,12 @@ void work(const Worker& worker, const std::vector<HookCheck>& checks, Report& re
   }
 }
 
-// The workers' results; when one of them died, the check it died in has failed.
+// The workers' results. If a worker died, the check it died in has failed.
 Json run_checks(const SelftestOptions& options, const SharedMemory<Report>& report) {
   const std::vector<HookCheck> checks = hook_checks();
   std::string death;
   WorkerOptions workers = options.workers;
-  // A hook that hangs must not take minutes to be found.
+  // Finds a hook that hangs within seconds, not minutes.
   if (!std::getenv("BRIGADE_TIMEOUT")) workers.environment["BRIGADE_TIMEOUT"] = "10";
   try {
     run_workers(workers, [&](const Worker& worker) { work(worker, checks, *report); });

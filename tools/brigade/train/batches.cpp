@@ -9,7 +9,7 @@ namespace {
 
 using Kind = TrainData::Kind;
 
-// Torch's tensors have no const form; nobody writes into these.
+// Torch's tensors have no const form, but nothing writes into these.
 template <class T>
 at::Tensor view_of(const std::vector<T>& values, at::IntArrayRef shape,
                    at::ScalarType type) {
@@ -22,7 +22,7 @@ at::Tensor view_of(const std::vector<T>& values, at::IntArrayRef shape,
 ExampleCounts count_examples(const TrainData& data, std::int64_t context) {
   const auto count = [&](const Examples& part) {
     if (data.kind != Kind::text) return static_cast<std::int64_t>(part.labels.size());
-    // Windows that do not overlap; each needs the character behind it as well.
+    // Windows do not overlap, and each needs the character behind it as well.
     return (static_cast<std::int64_t>(part.bytes.size()) - 1) / context;
   };
   return {.train = count(data.train), .test = count(data.test)};

@@ -18,7 +18,7 @@ struct Batch {
   at::Tensor target;  // {batch} or {batch * time}, int64
 };
 
-// Uses the memory of the data it is given, which must outlive it.
+// Uses the memory of `data`, which must outlive it.
 class BatchMaker {
  public:
   // `context`: how many characters an example of text has.

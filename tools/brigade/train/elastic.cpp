@@ -24,7 +24,7 @@
 namespace brigade::tool {
 namespace {
 
-// After --kill-at: how many steps are trained with all members again.
+// With --kill-at, this many steps are trained after all members are back.
 constexpr std::int64_t kStepsAfter = 300;
 constexpr std::int64_t kStepsAtMost = 1'000'000;
 
@@ -88,7 +88,7 @@ class ElasticRun {
   bool speaks() const { return training_.group().rank() == 0; }
 
   void changed(const ElasticEvent& event) {
-    // All who are members now know this, and nobody else decides when to end.
+    // By now all members know this, and no other condition decides when to end.
     if (kill_.planned() && event.generation > 0 &&
         event.members == options_.workers.workers)
       training_.end_after(event.step + kStepsAfter);
@@ -131,8 +131,8 @@ class ElasticRun {
     std::fflush(stdout);
   }
 
-  // On every rank: whoever is rank 0 at the end writes the report. That is the oldest
-  // worker, so that it has seen most.
+  // Runs on every rank, because the rank 0 of the end writes the report. That is the oldest
+  // worker, which has seen the most.
   void note(double loss, std::chrono::duration<double> took) {
     if (options_.out.empty()) return;
     const HookStats stats = ddp_->hook_stats();
@@ -162,7 +162,7 @@ class ElasticRun {
     write_report(record, options_.out + "/report.html");
   }
 
-  // Not collective: members may already have ended.
+  // This is not collective, because members may already have ended.
   double accuracy() {
     torch::NoGradGuard no_grad;
     model_->eval();
@@ -198,7 +198,7 @@ class ElasticRun {
   LrSchedule schedule_;
   ElasticSampler sampler_;
   ElasticTraining training_;
-  // For the report.
+  // Kept for the report.
   Series series_;
   report::History history_;
   double seconds_ = 0;

@@ -16,13 +16,13 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw ConfigError("--schedule: " + what);
 }
 
-// In steps; all of them, and those at the beginning that warm up.
+// The number of all steps, and of those at the beginning that warm up.
 struct ScheduleLengths {
   std::int64_t steps = 0;
   std::int64_t warmup = 0;
 };
 
-// Each makes what comes after the warm-up.
+// Each of these makes the part after the warm-up.
 
 Schedule constant_factor(const base::OptionSpec&, ScheduleLengths) {
   return optim::constant(1);
@@ -78,7 +78,7 @@ Schedule made_schedule(std::string_view spec, std::int64_t steps) {
   const base::OptionSpec given(
       name, colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1),
       kind->options, "schedule");
-  // A cycle has its own rise, and so no such option.
+  // A cycle rises by itself, so it has no such option.
   const bool may_warm_up = std::ranges::count(kind->options, "warmup") > 0;
   const std::int64_t warmup = may_warm_up ? given.integer("warmup", 0) : 0;
   require(warmup >= 0, "warmup is " + std::to_string(warmup) + "; it must be 0 or more");

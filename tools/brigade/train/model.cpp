@@ -52,7 +52,7 @@ class Cnn : public Model {
         nn::Linear(2 * channels * (height / shrink) * (width / shrink), 4 * channels));
     output_ = register_module("output", nn::Linear(4 * channels, classes));
   }
-  // Collective over `group`. Before the model is wrapped.
+  // Collective over `group`. Must be called before the model is wrapped.
   void add_norms(std::int64_t channels, const ProcessGroup& group) {
     norm1_ = register_module("norm1", SyncBatchNorm(channels, group));
     norm2_ = register_module("norm2", SyncBatchNorm(2 * channels, group));
@@ -74,7 +74,7 @@ class Cnn : public Model {
   nn::Linear wide_{nullptr}, output_{nullptr};
 };
 
-// Attention to what came before, then a dense layer; each with a norm before and a sum
+// Attention to earlier characters, then a dense layer; each has a norm before and a sum
 // after it.
 struct BlockImpl : nn::Module {
   explicit BlockImpl(std::int64_t width)

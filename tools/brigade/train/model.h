@@ -9,14 +9,14 @@
 
 namespace brigade::tool {
 
-// For examples of shape {batch, values} or characters of shape {batch, time}: how likely
-// each class is, {batch, classes} or {batch * time, classes}, before any softmax.
+// Takes examples of shape {batch, values} or characters of shape {batch, time}. Returns
+// each class's likelihood before any softmax, {batch, classes} or {batch * time, classes}.
 class Model : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& input) = 0;
 };
-// REQUIRES: `options` are complete. Weights come from torch's default generator. Collective
-// over `group`, which must be given, if they ask for sync_batch_norm.
+// REQUIRES: `options` are complete. Weights come from torch's default generator. With
+// sync_batch_norm it is collective over `group`, which must then be given.
 std::shared_ptr<Model> make_model(const ModelOptions& options, const TrainData& data,
                                   const ProcessGroup* group = nullptr);
 

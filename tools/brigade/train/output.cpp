@@ -48,7 +48,7 @@ void TrainOutput::interrupted(std::int64_t step) {
 }
 
 void TrainOutput::evaluated(const Evaluation& evaluation) {
-  // As many as History keeps: every second goes when there are more.
+  // Keeps as many as History does: when there are more, every second one is dropped.
   if (evaluations_.size() >= report::History::kMost) {
     std::size_t index = 0;
     std::erase_if(evaluations_, [&](const Evaluation&) { return index++ % 2 == 1; });

@@ -1,5 +1,5 @@
-// What brigade train says while it works and at its end, and its JSON. The files of --out
-// are written by a TrainingLog.
+// Prints brigade train's progress and result, and writes its JSON. The files of --out are
+// written by a TrainingLog.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,33 +23,32 @@ struct Evaluation {
   std::int64_t bytes_sent = 0;  // by rank 0, until then
 };
 
-// What is known at the end.
+// The facts that are known at the end.
 struct TrainOutcome {
   int workers = 1;
   std::string backend;
   std::int64_t parameters = 0;
   std::int64_t train_examples = 0, test_examples = 0;
-  std::int64_t first_step = 0;  // where it was taken up
+  std::int64_t first_step = 0;  // where it was resumed
   std::vector<std::int64_t> bucket_bytes;
 };
 
 // "1,234 parameters", "1 worker".
 std::string plural(std::int64_t count, const std::string& what);
 
-// One object in rank 0; other ranks have none.
+// Rank 0 has one; other ranks have none.
 class TrainOutput {
  public:
   explicit TrainOutput(const TrainOptions& options) : options_(options) {}
 
   void introduce(const TrainOutcome& outcome, const TrainData& data);
-  // After each step; `evaluation` where there was one.
+  // Called after each step; `evaluation` is given after steps that had one.
   void step(const StepPoint& point, double lr, const std::optional<Evaluation>& evaluation);
   void evaluated(const Evaluation& evaluation);
   void saved(std::int64_t step) { saved_ = step; }
-  // Saved because somebody wants an end.
+  // Says that the run was saved because of a signal.
   void interrupted(std::int64_t step);
-  // Says and writes all that is left to be said. `series` has no points where no log has
-  // kept them.
+  // Prints and writes the results. `series` has no points if no log has kept them.
   void finish(Series series, const TrainOutcome& outcome);
 
  private:

@@ -1,4 +1,4 @@
-// What brigade train computes in.
+// The precision in which brigade train computes.
 #pragma once
 #include <optional>
 
@@ -7,8 +7,8 @@
 
 namespace brigade::tool {
 
-// For DdpOptions; none where everything stays in fp32. With bf16, gradients travel in it
-// too.
+// The value for DdpOptions; none where everything stays in fp32. With bf16, gradients are
+// sent in bf16 too.
 std::optional<MixedPrecision> precision_of(const TrainOptions& options);
 
 }  // namespace brigade::tool

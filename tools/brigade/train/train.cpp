@@ -36,7 +36,7 @@ compressed, as FILE.gz. Every fifth digit, or the last tenth of a text, is for t
 Schedules: constant, cosine:warmup=N,floor=F, step:every=N,factor=F,warmup=N.
 Exits with 2 for what cannot be used as it was given, with 1 when training fails.)";
 
-// The words this process was started with.
+// The words with which this process was started.
 std::string command_line() {
   std::string line;
   std::istringstream words(base::read_whole("/proc/self/cmdline"));
@@ -47,7 +47,7 @@ std::string command_line() {
   return line;
 }
 
-// Everything that can be found wrong without torch's help, before a worker starts.
+// Checks all that can be checked without torch, before a worker starts.
 void check(const TrainOptions& options, const TrainData& data, int workers) {
   make_hook(options.hook);
   optim::make_optimizer(options.optimizer)->set_lr(options.lr.value_or(0));
@@ -92,13 +92,13 @@ void check(const TrainOptions& options, const TrainData& data, int workers) {
   }
 }
 
-// Nobody should compare all-reduce with itself.
+// Otherwise somebody would compare all-reduce with itself.
 void warn_of_a_late_start(const TrainOptions& options) {
   const std::string why = why_it_never_compresses(options.hook, options.steps);
   if (!why.empty()) std::fprintf(stderr, "brigade train: --hook %s\n", why.c_str());
 }
 
-// What a run that goes on without its workers cannot do.
+// Refuses what a run that loses workers cannot do.
 void check_elastic(const TrainOptions& options) {
   const char* refused = options.optimizer_in_backward     ? "--optimizer-in-backward"
                         : options.diloco > 0              ? "--diloco"

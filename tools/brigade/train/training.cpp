@@ -38,7 +38,7 @@ double own_lr(const optim::Optimizer& optimizer) {
   return std::stod(optimizer.state({}).values.at("options.lr"));
 }
 
-// What must be equal for a resumed run to go on as the one that saved would have.
+// These must be equal for a resumed run to go on as the one that saved would have.
 CheckpointPart run_part(const TrainOptions& options, const TrainData& data) {
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016" PRIx64, data.fingerprint);
@@ -83,12 +83,12 @@ class Training {
     lr_ = options.lr.value_or(own_lr(*optimizer_));
     if (samples_errors()) errors_.emplace(worker.group, ddp_->core());
     if (options.optimizer_in_backward) optim::apply_optimizer_in_backward(ddp_, optimizer_);
-    // From here on every rank draws its own numbers.
+    // From here on every rank draws different numbers.
     torch::manual_seed(options.seed + 1 + static_cast<std::uint64_t>(worker.group.rank()));
     if (!options.checkpoint.empty()) take_up(data);
   }
 
-  // For --out.
+  // The log writes the files of --out.
   void open_log() {
     log_.emplace(ddp_->core(), report::TrainingLogOptions{.folder = options_.out,
                                                           .title = "brigade train",
@@ -131,7 +131,7 @@ class Training {
       const double lr = lr_ * schedule_.factor(step_);
       StepPoint point = train_step(lr);
       const bool last = step_ == options_.steps;
-      if (last && diloco_ && step_ % options_.diloco != 0) {  // else they have just met
+      if (last && diloco_ && step_ % options_.diloco != 0) {  // else just averaged
         diloco_->finish();
         point.bytes_sent = traffic().total.bytes_sent;
       }
@@ -178,7 +178,7 @@ class Training {
 
  private:
   void take_up(const TrainData& data) {
-    // Not only with the first save: what is trained until then would be lost.
+    // Claimed now and not with the first save: the training until then would be lost.
     if (worker_.group.rank() == 0) checkpoint::claim_folder(options_.checkpoint);
     parts_ = {run_part(options_, data),
               model_part(*model_),
@@ -206,7 +206,7 @@ class Training {
   }
 
   DdpOptions ddp_options() const {
-    // Replicas differ at once where a hook gives no mean, and between DiLoCo's exchanges.
+    // Replicas may differ if the hook gives no mean, and between DiLoCo's exchanges.
     const bool equal = tolerance_of(options_.hook) >= 0 && options_.diloco == 0;
     DdpOptions options{.mixed_precision = precision_of(options_),
                        .check_replicas_every = equal ? options_.check_every : 0,
@@ -214,7 +214,7 @@ class Training {
                        .gradient_as_bucket_view = true};
     if (!options_.resume) return options;
     const auto saved = find_checkpoint(options_.checkpoint);
-    // Of another model: loading says so better than the buckets would.
+    // Buckets of another model are left out: loading explains the mismatch better.
     if (saved && names_model(saved->buckets)) options.first_buckets = saved->buckets;
     return options;
   }
@@ -236,12 +236,12 @@ class Training {
     return options;
   }
 
-  // Only where gradients are still there when backward() is over, and are a mean.
+  // Samples only where gradients still exist after backward(), and are a mean.
   bool samples_errors() const {
     return !options_.out.empty() && !options_.optimizer_in_backward &&
            options_.diloco == 0 && tolerance_of(options_.hook) >= 0;
   }
-  // Of all steps kErrorSamples, evenly spread.
+  // kErrorSamples of all steps, evenly spread.
   bool samples_errors_now() const {
     const std::int64_t steps = options_.steps - first_step_;
     for (std::int64_t i = 0; errors_ && i < kErrorSamples; ++i)
@@ -249,7 +249,7 @@ class Training {
     return false;
   }
 
-  // Collective where there is a checkpoint to save: all stop after the same step.
+  // Collective where there is a checkpoint to save, so that all stop after the same step.
   bool is_interrupted() const {
     return interruption_ && worker_.group.any(interruption_->raised());
   }
@@ -269,7 +269,7 @@ class Training {
     if (log_) log_->end_of(Span::Kind::backward);
     const auto backward = Clock::now();
     if (errors_) errors_->finish(step_ + 1);
-    const auto sampling = Clock::now() - backward;  // is no part of the training
+    const auto sampling = Clock::now() - backward;  // not counted as training
     if (log_) log_->leave_out();
     if (diloco_) {
       diloco_->step();
@@ -298,7 +298,7 @@ class Training {
 
   HookStats traffic() const { return diloco_ ? diloco_->stats() : ddp_->hook_stats(); }
 
-  // Collective: every rank takes its share of the examples for the test.
+  // Collective: every rank evaluates its share of the test examples.
   Evaluation evaluate() {
     torch::NoGradGuard no_grad;
     model_->eval();
@@ -331,8 +331,8 @@ class Training {
 
   const Worker& worker_;
   const TrainOptions& options_;
-  // With --checkpoint. Before ddp_, where all ranks meet: whoever trains has one, on every
-  // rank.
+  // With --checkpoint. Made before ddp_, where ranks wait for each other, so that each has
+  // one by the time it trains.
   std::unique_ptr<Interruption> interruption_;
   BatchMaker batches_;
   std::shared_ptr<Model> model_;
@@ -373,8 +373,8 @@ void train(const Worker& worker, const TrainOptions& options, const TrainData& d
   try {
     run(*training, worker, options, data);
   } catch (...) {
-    // Its connections stay open until this process ends: were they closed now, the other
-    // ranks would complain of that before the reason is told.
+    // Connections stay open until this process ends. If they were closed now, the other
+    // ranks would report that before they learn the reason.
     static_cast<void>(training.release());
     throw;
   }

@@ -35,7 +35,7 @@ std::string read_file(const std::string& path) {
 
 // ---- IDX --------------------------------------------------------------------------------
 
-// The names under which these files go around.
+// These files are in use under several names.
 std::string find_idx(const std::string& folder, const std::string& stem,
                      const std::string& dimensions) {
   struct stat info {};

@@ -1,6 +1,6 @@
-// What brigade train learns from, read and checked before any worker starts: the workers
-// share the memory. Plain numbers, because a process that computes with torch has threads
-// and cannot fork.
+// Reads and checks what brigade train learns from before any worker starts, so that the
+// workers share the memory. It holds plain numbers, because a process that computes with
+// torch has threads and cannot fork.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace brigade::tool {
 
-// Examples, one after the other, and a class each. Text has no labels.
+// Examples, one after the other, each with a class. Text has no labels.
 struct Examples {
   std::vector<std::uint8_t> bytes;
   std::vector<std::int64_t> labels;
@@ -18,24 +18,24 @@ struct Examples {
 struct TrainData {
   enum class Kind : std::uint8_t { images, text };
   Kind kind = Kind::images;
-  std::string name;  // as it was given
-  // Of an image; 0 for text.
+  std::string name;  // as given
+  // The size of an image; 0 for text.
   std::int64_t height = 0, width = 0;
-  // Names of the classes by label; of text: its characters, by the number that stands for
+  // The classes' names by label. For text, its characters, by the number that stands for
   // each in `bytes`.
   std::vector<std::string> classes;
-  double scale = 1;  // what examples are divided by
+  double scale = 1;  // examples are divided by it
   Examples train, test;
-  std::uint64_t fingerprint = 0;  // of all that was read
+  std::uint64_t fingerprint = 0;  // of all bytes read
 
   std::int64_t values() const { return height * width; }
 };
 
-// "digits", "idx:FOLDER" or "text:FILE". Throws ConfigError, which names the file and the
-// offset, for anything that cannot be used.
+// `spec`: "digits", "idx:FOLDER" or "text:FILE". Throws ConfigError, which names the file
+// and the offset, for anything that cannot be used.
 TrainData load_data(const std::string& spec);
 
-// The parts of it, for texts that are there already. `name` is what errors call them.
+// The steps of load_data, for texts in memory. Errors call the text `name`.
 TrainData parse_text(std::string_view text, const std::string& name);
 // One IDX file of unsigned bytes: the sizes of its dimensions and its values.
 struct IdxFile {

@@ -1,7 +1,7 @@
 #include "train/data/digits.h"
 
-// The file itself, in the program's read-only data: found from anywhere, and nothing to
-// install.
+// The file itself, in the program's read-only data: it is found from anywhere, and needs no
+// installation.
 asm(R"(
   .section .rodata
   .type brigade_digits_begin, @object

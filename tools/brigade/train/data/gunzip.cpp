@@ -36,7 +36,7 @@ std::string gunzip(std::string_view bytes) {
   std::string text;
   int status = Z_OK;
   while (status != Z_STREAM_END || !bytes.empty() || stream.avail_in > 0) {
-    if (status == Z_STREAM_END) inflateReset(&stream);  // gzip files may follow each other
+    if (status == Z_STREAM_END) inflateReset(&stream);  // one gzip file may follow another
     if (stream.avail_in == 0) {
       const std::size_t count =
           std::min<std::size_t>(bytes.size(), std::numeric_limits<uInt>::max());

@@ -5,7 +5,7 @@
 
 namespace brigade::tool {
 
-// What `bytes` were before. Throws Error with the reason only: they are no gzip file, are
+// Decompresses `bytes`. Throws Error with the reason only: they are no gzip file, are
 // damaged or cut off, or become larger than any data set; or this build has no zlib.
 std::string gunzip(std::string_view bytes);
 
