@@ -1,7 +1,7 @@
 // Parameters in shards. Every parameter is divided into a shard for each rank, in the order
 // of the ranks. Lengths differ by one element at most. The ranks with the longer shards
-// change from parameter to parameter, so that these are spread evenly; they depend neither on
-// buckets nor on other parameters.
+// change from parameter to parameter, so that these are spread evenly; they depend neither
+// on buckets nor on other parameters.
 #pragma once
 #include <ATen/core/Tensor.h>
 
