@@ -301,14 +301,15 @@ class BRIGADE_API LocalSGD {
   // MismatchError if they differ between ranks.
   template <class T>
   LocalSGD(DdpCore& core, T& optimizer, LocalSGDOptions options)
-      : LocalSGD(inner_step(optimizer, core.parameters()), core, std::move(options)) {}
+      : LocalSGD(Inner{inner_step(optimizer, core.parameters())}, core,
+                 std::move(options)) {}
   template <class Ddp, class T>
   requires requires(Ddp& ddp) { ddp->core(); }
   LocalSGD(Ddp& ddp, T& optimizer, LocalSGDOptions options)
       : LocalSGD(ddp->core(), optimizer, std::move(options)) {}
   // For optimizers that step in the backward pass: step() only averages.
   LocalSGD(DdpCore& core, LocalSGDOptions options)
-      : LocalSGD(InnerStep(), core, std::move(options)) {}
+      : LocalSGD(Inner{}, core, std::move(options)) {}
   ~LocalSGD();
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
@@ -333,7 +334,11 @@ class BRIGADE_API LocalSGD {
 
  private:
   struct State;
-  LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options);
+  // A type of its own: any model can be converted to a std::function.
+  struct Inner {
+    InnerStep step = {};
+  };
+  LocalSGD(Inner inner, DdpCore& core, LocalSGDOptions options);
   std::unique_ptr<State> state_;
 };
 
@@ -410,8 +415,8 @@ class BRIGADE_API DiLoCo {
   template <class T>
   DiLoCo(NamedParameters parameters, T& optimizer, ProcessGroup group,
          DiLoCoOptions options = {})
-      : DiLoCo(inner_step(optimizer, tensors_of(parameters)), parameters, std::move(group),
-               std::move(options)) {}
+      : DiLoCo(Inner{inner_step(optimizer, tensors_of(parameters))}, parameters,
+               std::move(group), std::move(options)) {}
   ~DiLoCo();
   DiLoCo(const DiLoCo&) = delete;
   DiLoCo& operator=(const DiLoCo&) = delete;
@@ -443,7 +448,11 @@ class BRIGADE_API DiLoCo {
 
  private:
   struct State;
-  DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup group,
+  // A type of its own: any model can be converted to a std::function.
+  struct Inner {
+    InnerStep step = {};
+  };
+  DiLoCo(Inner inner, const NamedParameters& parameters, ProcessGroup group,
          DiLoCoOptions options);
   static NamedParameters trained_parameters(torch::nn::Module& model);
   static std::vector<at::Tensor> tensors_of(const NamedParameters& parameters);

@@ -120,7 +120,7 @@ void make_equal(const NamedParameters& parameters, const ProcessGroup& group) {
 
 }  // namespace
 
-DiLoCo::DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup group,
+DiLoCo::DiLoCo(Inner inner, const NamedParameters& parameters, ProcessGroup group,
                DiLoCoOptions options) {
   if (!group)
     throw ConfigError("DiLoCo: the group is empty, but must be the ranks to meet");
@@ -132,7 +132,7 @@ DiLoCo::DiLoCo(InnerStep step, const NamedParameters& parameters, ProcessGroup g
   group.check_same("DiLoCo options", fingerprint_of(options, parameters),
                    "give every rank the same options");
   if (options.init_sync) make_equal(parameters, group);
-  state_ = std::make_unique<State>(options, std::move(step), group);
+  state_ = std::make_unique<State>(options, std::move(inner.step), group);
   state_->fragments = fragments_of(parameters, options.fragments);
   at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {

@@ -30,8 +30,8 @@ struct LocalSGD::State {
   LocalSGDCore core;
 };
 
-LocalSGD::LocalSGD(InnerStep step, DdpCore& core, LocalSGDOptions options)
-    : state_(std::make_unique<State>(core, std::move(step), options)) {
+LocalSGD::LocalSGD(Inner inner, DdpCore& core, LocalSGDOptions options)
+    : state_(std::make_unique<State>(core, std::move(inner.step), options)) {
   core.set_hook(state_->core.hook());
   state_->core.watch_for_join([model = core.handle()] { return model.joining(); });
 }

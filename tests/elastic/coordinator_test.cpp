@@ -97,26 +97,25 @@ TEST_F(ElasticCoordinator, WhatKindOfFailureAWorkerEndedOfIsToldToTheFirstHost) 
   const auto first = ready(0);
   const auto link = come(2);
   Follower follower(*link);
-  const int number = follower.first_number();
+  const int number = *follower.first_number();
   for (const int local : {0, 1}) follower.started(local, local);
   const auto second = ready(number), third = ready(number + 1);
   std::optional<std::string> place;
   ASSERT_TRUE(becomes([&] {
-    job.turn();
+    job.poll();
     return (place = third->receive_now()).has_value();
   }));
   EXPECT_TRUE(job.goes_on_without(0, false, {.text = "rank 0 ended by SIGKILL"}));
-  follower.turn();
+  follower.poll();
   follower.goes_on_without(0, false,
                            {Failure::peer_lost, 0, "rank 1 ended with exit code 1"});
   ASSERT_TRUE(becomes([&] {
-    job.turn();
-    follower.turn();
-    return !follower.must_stay();
+    job.poll();
+    return !follower.poll().stay;
   })) << "the first host has not heard of it";
   third->send("ready 0 0");
   ASSERT_TRUE(becomes([&] {
-    job.turn();
+    job.poll();
     while (auto text = third->receive_now()) place = text;
     return place->starts_with("place 1 ");
   }));

@@ -148,6 +148,23 @@ TEST(LocalSGD, TrainsAsTheReferenceInFloat64) {
   });
 }
 
+struct TakesATensorImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& data) { return layer->forward(data); }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 2));
+};
+TORCH_MODULE(TakesATensor);
+
+TEST(LocalSGD, TakesAModelWhoseForwardNeedsAnArgument) {
+  run_ranks(1, [](ProcessGroup group) {
+    DistributedDataParallel ddp(TakesATensor(), group);
+    torch::optim::SGD optimizer(ddp->parameters(), 0.1);
+    LocalSGD local(ddp, optimizer, {.period = 2});
+    ddp->forward(at::ones({1, 2})).sum().backward();
+    local.step();
+    EXPECT_EQ(local.steps(), 1);
+  });
+}
+
 TEST(LocalSGD, WithAPeriodOfOneEqualsDdp) {
   run_ranks(4, [](ProcessGroup group) {
     DistributedDataParallel plain(small_net(at::kDouble), group);
