@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/exception_text.h"
+#include "brigade/error.h"
 #include "brigade/launch.h"
 #include "common/command.h"
 #include "common/removed.h"
@@ -34,16 +35,23 @@ std::string command_name(const CLI::App& app) {
   return chosen.empty() ? "brigade" : "brigade " + chosen.front()->get_name();
 }
 
-// An error in the command line, which may have been written for an earlier version.
+// Refuses a command of an earlier version, whatever stands behind it.
+void refuse_removed_command(const std::vector<std::string>& words) {
+  if (words.empty() || words[0].starts_with("-")) return;
+  const std::string instead = brigade::tool::instead_of(words[0]);
+  if (!instead.empty())
+    throw brigade::ConfigError("unknown command " + words[0] + ": " + instead);
+}
+
+// An error in the command line, which may have an option of an earlier version.
 std::string explain(const CLI::ParseError& error, const std::string& name, int argc,
                     char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool option = word.starts_with("--");
-    const std::string instead = option || i == 1 ? brigade::tool::instead_of(word) : "";
-    if (instead.empty()) continue;
-    return std::string("unknown ") + (option ? "option " : "command ") +
-           word.substr(0, word.find('=')) + ": " + instead;
+    const std::string instead =
+        word.starts_with("--") ? brigade::tool::instead_of(word) : "";
+    if (!instead.empty())
+      return "unknown option " + word.substr(0, word.find('=')) + ": " + instead;
   }
   return std::string(error.what()) + " (see " + name + " --help)";
 }
@@ -71,6 +79,7 @@ std::vector<std::string> without_separator(const CLI::App& app, int argc, char**
 
 int run(CLI::App& app, int argc, char** argv, const int& exit_code) try {
   std::vector<std::string> words = without_separator(app, argc, argv);
+  refuse_removed_command(words);
   // CLI11 takes the words from the back.
   std::ranges::reverse(words);
   app.parse(std::move(words));

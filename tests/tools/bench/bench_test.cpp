@@ -161,7 +161,7 @@ TEST(Bench, JudgesPyTorchsPowerSgdByAStepThatCompresses) {
 import runpy, sys, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 bench = runpy.run_path(sys.argv[1])
-class Slow(bench["Reduction"]):
+class Slow(bench["Measurement"]):
     steps = 0
     def step(self):
         self.steps += 1
