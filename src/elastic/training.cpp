@@ -126,7 +126,7 @@ struct ElasticTraining::State {
   bool empty = false;
   // Counts failures in this step among these members.
   std::vector<int> members;
-  std::vector<int> formed;  // the members of the last generation that was formed
+  std::vector<int> last_formed;  // the members of the last generation that was formed
   int64_t failed_step = -1;
   int tries = 0;
   std::chrono::milliseconds transfer{0};  // of the present generation's state
@@ -277,12 +277,13 @@ bool ElasticTraining::State::form_next(const std::string& why, bool done) {
     if (!place) return false;
     // Leaves only when all have come here: some may still have been in the last step.
     if (failure.empty()) leave("");
-    const bool newcomers = replica.step() >= 0 && has_newcomers(place->members, formed);
+    const bool newcomers =
+        replica.step() >= 0 && has_newcomers(place->members, last_formed);
     if (std::exchange(members, place->members) != place->members) tries = 0;
     try {
       int64_t bytes = 0;
       form(*place, bytes);
-      formed = members;
+      last_formed = members;
       tell(place->why, since, bytes);
       return true;
     } catch (const std::exception& error) {
