@@ -207,7 +207,7 @@ void Engine::ended(BucketRun& run, std::exception_ptr error) {
     device_work_.add(*run.stream, {run.bucket.index(), run.step});
   const auto now = Clock::now();
   std::lock_guard lock(mutex_);
-  const HookTraffic cost = stats_.ended(run.cost, run.started, now, runs_inline_);
+  stats_.ended(run.cost, run.started, now, runs_inline_);
   outstanding_.erase(run.ticket);
 }
 

@@ -96,13 +96,11 @@ void StepStats::begin_step() {
   reductions_.clear();
 }
 
-HookTraffic StepStats::ended(const BucketCost& cost, Clock::time_point begin,
-                             Clock::time_point end, bool in_one_stretch) {
-  const HookTraffic total = cost.total(end, in_one_stretch);
-  add(step_cost_, total);
+void StepStats::ended(const BucketCost& cost, Clock::time_point begin,
+                      Clock::time_point end, bool in_one_stretch) {
+  add(step_cost_, cost.total(end, in_one_stretch));
   reductions_.emplace_back(begin, end);
   for (const auto& [label, of_label] : cost.by_label()) add(by_label_[label], of_label);
-  return total;
 }
 
 HookTraffic StepStats::this_step() const {

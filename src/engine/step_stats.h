@@ -58,9 +58,9 @@ class StepStats {
   void begin_step();
   // A bucket was passed to the hook; the last one's time is the end of the backward pass.
   void started(Clock::time_point at) { last_start_ = at; }
-  // A bucket that started at `begin` is reduced. Returns its total cost.
-  HookTraffic ended(const BucketCost& cost, Clock::time_point begin, Clock::time_point end,
-                    bool in_one_stretch);
+  // A bucket that started at `begin` is reduced.
+  void ended(const BucketCost& cost, Clock::time_point begin, Clock::time_point end,
+             bool in_one_stretch);
   HookStats stats() const;
 
  private:
