@@ -294,9 +294,22 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
     return found
 
 
+def reduced_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that the model's hook may see. Those that DDP ignores may differ from rank to rank."""
+    # DDP knows a parameter of the outermost module as ".NAME", so that nobody who writes "NAME" has it ignored.
+    ignored = {id(parameter) for name, parameter in model.module.named_parameters()
+               if (name if "." in name else f".{name}") in model.parameters_to_ignore}
+    return [(name, parameter) for name, parameter in model.module.named_parameters() if id(parameter) not in ignored]
+
+
+def trained_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that the model's hook reduces."""
+    return [(name, parameter) for name, parameter in reduced_of(model) if parameter.requires_grad]
+
+
 def _identity_of(model: DistributedDataParallel) -> str:
     """Equal on all ranks, and different for models of different parameters."""
-    text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in model.module.named_parameters())
+    text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in reduced_of(model))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -311,11 +324,10 @@ def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters
 def _install_native(model: DistributedDataParallel, found: Attachment, hook: _native.Hook,
                     given: dist.ProcessGroup | None) -> None:
     group = given if given is not None else model.process_group
-    trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
-    for parameter in trained:
+    trained = trained_of(model)
+    for _, parameter in trained:
         hook.check(parameter)
-    hook.set_parameters([name for name, parameter in model.module.named_parameters()
-                         if parameter.requires_grad and name not in model.parameters_to_ignore])
+    hook.set_parameters([name for name, _ in trained])
     reduction = found.reduction
     before = found.group() if found.group is not None else None
     moved = found.follows and before is not model.process_group  # by DDP._update_process_group
@@ -323,7 +335,7 @@ def _install_native(model: DistributedDataParallel, found: Attachment, hook: _na
         reduction.set_hook(hook)
     else:
         reduction = _native.NativeHook(group, model.device.type, hook)
-        reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
+        reduction.set_names([(parameter, name) for name, parameter in reduced_of(model)])
         reduction.set_may_be_unused(bool(model.find_unused_parameters or model.static_graph))
         found.group = weakref.ref(group)
     found.follows = given is None
