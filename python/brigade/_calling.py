@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
+from ._names import for_model, parameters_of
 
 # DDP looks at the annotations of a comm hook: modules that have some do without "from __future__ import annotations".
 CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -100,7 +101,7 @@ def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
     """The parameters' names in the model that `function` was registered on with `state`."""
     for model, given in _registrations(function):
         if given is state:
-            return [(parameter, name) for name, parameter in model.module.named_parameters()]
+            return [(parameter, name) for name, parameter in parameters_of(model.module)]
     return []
 
 
@@ -150,17 +151,17 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
     return mark
 
 
-def native_of(hook: str | _native.Hook | CommHook, state: Any, device: str) -> tuple[_native.Hook, str]:
+def native_of(hook: str | _native.Hook | CommHook, state: Any, model: DistributedDataParallel) -> tuple[_native.Hook, str]:
     """The native hook that a name, a Hook, or a comm hook of this package stands for, and what to call it."""
     if isinstance(hook, str):
-        return _native.make_hook(hook), hook
+        return _native.make_hook(for_model(hook, model.module)), hook
     if isinstance(hook, _native.Hook):
         return hook, hook.name
     native = getattr(hook, "native", None)
     title = getattr(hook, "__qualname__", type(hook).__qualname__)
     if native is None:
         raise _native.ConfigError(f"'{title}' is no hook of brigade's: a name, a Hook or a comm hook of its modules is")
-    return native.make(state, device), title
+    return native.make(state, str(model.device.type)), title
 
 
 def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.ProcessGroup | None:
@@ -295,15 +296,15 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
 
 
 def reduced_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """The parameters that the model's hook may see. Those that DDP ignores may differ from rank to rank."""
+    """The parameters that the model's hook may see, in plain names. Those that DDP ignores may differ from rank to rank."""
     # DDP knows a parameter of the outermost module as ".NAME", so that nobody who writes "NAME" has it ignored.
     ignored = {id(parameter) for name, parameter in model.module.named_parameters()
                if (name if "." in name else f".{name}") in model.parameters_to_ignore}
-    return [(name, parameter) for name, parameter in model.module.named_parameters() if id(parameter) not in ignored]
+    return [(name, parameter) for name, parameter in parameters_of(model.module) if id(parameter) not in ignored]
 
 
 def trained_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """The parameters that the model's hook reduces."""
+    """The parameters that the model's hook reduces, in plain names."""
     return [(name, parameter) for name, parameter in reduced_of(model) if parameter.requires_grad]
 
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import Attachment, CommHook, attachment_of, check_group, check_model, group_of_hook, install, native_of
+from ._names import plain_spec
 
 
 class HookEntry(NamedTuple):
@@ -37,7 +38,8 @@ def hook_table() -> list[HookEntry]:
 def make_hook(spec: str) -> _native.Hook:
     """A hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
     compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` takes a hook for each
-    kind of parameter, by name: the first pattern that fits decides. ``auto`` measures, and chooses a hook itself.
+    kind of parameter, by its name in the plain model: the first pattern that fits decides. ``rules`` alone, set on a model by
+    this name, keeps biases and what its norms train exact. ``auto`` measures, and chooses a hook itself.
 
     >>> make_hook("rules:*.bias=allreduce;embed.*=fp16;*=int8").name
     'rules'
@@ -49,7 +51,7 @@ def make_hook(spec: str) -> _native.Hook:
     ...
     brigade.ConfigError: no hook named 'powersdg'; did you mean 'powersgd'? ...
     """
-    return _native.make_hook(spec)
+    return _native.make_hook(plain_spec(spec) if isinstance(spec, str) else spec)
 
 
 #: What a hook in Python is: an ``async def`` of a bucket and a comm, which returns the bucket's new gradients.
@@ -112,13 +114,9 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
             raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
         install(model, None, hook, state, None, title)
         return
-    made, title = native_of(hook, state, _device_of(model))
-    install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
-
-
-def _device_of(model: DistributedDataParallel) -> str:
     check_model(model)
-    return str(model.device.type)
+    made, title = native_of(hook, state, model)
+    install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
 
 
 def _hooked(model: DistributedDataParallel) -> Attachment:

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import CommHook, attachment_of, check_model, check_whole, group_or_default, install, native_of
+from ._names import for_model, plain_names
 from ._setting import hook_stats
 
 __all__ = ["DiLoCo", "LocalSGD"]
@@ -81,7 +82,7 @@ class LocalSGD:
         for each, size in (levels or {}).items():
             check_whole("LocalSGD", **{"a period of levels": each, f"levels[{each}]": size})
         device = str(model.device.type)
-        inner, title = native_of(hook, state, device)
+        inner, title = native_of(hook, state, model)
         self.model, self.optimizer = model, optimizer
         self._native = _native.LocalSGDCore(
             group_or_default(model.process_group), device, subgroup, warmup_steps, period or 0,
@@ -169,13 +170,15 @@ class DiLoCo:
         _check_optimizer("DiLoCo", optimizer)
         check_whole("DiLoCo", period=period, fragments=fragments, delay=delay)
         named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else list(model)
-        self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._named = [(name, parameter) for name, parameter in plain_names(named) if parameter.requires_grad]
         self.optimizer = optimizer
         device = self._named[0][1].device.type if self._named else "cpu"
+        if isinstance(hook, str):
+            hook = _native.make_hook(for_model(hook, model) if isinstance(model, torch.nn.Module) else hook)
         self._native = _native.DiLoCo(
-            group_or_default(process_group), device, self._named, _native.make_hook(hook) if isinstance(hook, str) else hook,
-            period=period, outer_lr=outer_lr, outer_momentum=outer_momentum, fragments=fragments, delay=delay, mixing=mixing,
-            init_sync=init_sync, bucket_cap_mb=bucket_cap_mb)
+            group_or_default(process_group), device, self._named, hook, period=period, outer_lr=outer_lr,
+            outer_momentum=outer_momentum, fragments=fragments, delay=delay, mixing=mixing, init_sync=init_sync,
+            bucket_cap_mb=bucket_cap_mb)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective. The inner step, and what is due after it."""
