@@ -57,12 +57,11 @@ from ._setting import (  # noqa: E402
     HookEntry,
     hook_stats,
     hook_table,
-    load_state_dict,
     make_hook,
     register_hook,
     set_hook,
-    state_dict,
 )
+from ._state import HookPerRank, load_state_dict, state_dict  # noqa: E402
 from ._types import DDPCommHookType, register_ddp_comm_hook  # noqa: E402
 from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save_safetensors  # noqa: E402
 from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
@@ -100,6 +99,7 @@ __all__ = [
     "Hook",
     "HookEntry",
     "HookError",
+    "HookPerRank",
     "HookStats",
     "HookTraffic",
     "LocalSGD",

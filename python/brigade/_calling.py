@@ -81,8 +81,9 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
         reduction = _native.NativeHook(group, kind, native.make(state, kind))
-        if keeper is not None:  # its state has the parameters' names
-            reduction.set_names(_names_in(function, state))
+        model = None if keeper is None else _model_with(function, state)
+        if model is not None:  # its state has the parameters' names
+            reduction.set_names([(parameter, name) for name, parameter in parameters_of(model.module)])
         with _lock:
             home[function.__qualname__, kind] = reduction
     return reduction.run(bucket)
@@ -97,12 +98,9 @@ def _registrations(function: CommHook) -> Iterator[tuple[DistributedDataParallel
                     yield each, state
 
 
-def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
-    """The parameters' names in the model that `function` was registered on with `state`."""
-    for model, given in _registrations(function):
-        if given is state:
-            return [(parameter, name) for name, parameter in parameters_of(model.module)]
-    return []
+def _model_with(function: CommHook, state: Any) -> DistributedDataParallel | None:
+    """The model that `function` was registered on with `state`."""
+    return next((model for model, given in _registrations(function) if given is state), None)
 
 
 def _tell_left_behind(what: str, title: str) -> None:
@@ -217,6 +215,20 @@ _attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = w
 
 def attachment_of(model: DistributedDataParallel) -> Attachment | None:
     return _attachments.get(model)
+
+
+def attachments() -> list[tuple[DistributedDataParallel, Attachment]]:
+    """All models that have a hook of brigade's, and what is set on them."""
+    return list(_attachments.items())
+
+
+def hooked(model: DistributedDataParallel) -> Attachment:
+    """The same of one model. Raises ConfigError where nothing is."""
+    check_model(model)
+    found = attachment_of(model)
+    if found is None:
+        raise _native.ConfigError("this model has no hook of brigade's: brigade.set_hook(model, ...) sets one")
+    return found
 
 
 def check_model(model: Any) -> None:

@@ -1,8 +1,8 @@
-"""Hooks on DDP models: set, replace, look at, save and load."""
+"""Hooks on DDP models: set, replace, look at."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import Attachment, CommHook, attachment_of, check_group, check_model, group_of_hook, install, native_of
+from ._calling import CommHook, check_group, check_model, group_of_hook, hooked, install, native_of
 from ._names import plain_spec
+from ._state import came_to, note_registered
 
 
 class HookEntry(NamedTuple):
@@ -80,6 +81,7 @@ def register_hook(name: str, factory: Callable[[dict[str, str]], _native.Hook | 
     'rules'
     """
     _native.register_hook(name, factory)
+    note_registered(name)
 
 
 def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook | None, state: Any = None, *,
@@ -117,13 +119,7 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
     check_model(model)
     made, title = native_of(hook, state, model)
     install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
-
-
-def _hooked(model: DistributedDataParallel) -> Attachment:
-    found = attachment_of(model)
-    if found is None:
-        raise _native.ConfigError("this model has no hook of brigade's: brigade.set_hook(model, ...) sets one")
-    return found
+    came_to(model, made)
 
 
 def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
@@ -137,49 +133,7 @@ def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
 
     ``parts`` has the same by rule, for ``rules:``, and ``history`` what a hook has decided so far, a line each.
     """
-    reduction = _hooked(model).reduction
+    reduction = hooked(model).reduction
     if reduction is None:
         raise _native.ConfigError("the model's hook is a Python function: brigade counts only its own")
     return reduction.stats()
-
-
-def _native_of(owner: DistributedDataParallel | _native.Hook) -> _native.Hook:
-    if isinstance(owner, _native.Hook):
-        return owner
-    hook = _hooked(owner).hook
-    if not isinstance(hook, _native.Hook):
-        raise _native.ConfigError("the model's hook is a Python function: its state is its own")
-    return hook
-
-
-def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
-    """What a hook keeps from step to step, for a checkpoint; of a model, its hook's. Copies; between iterations only.
-
-    ``tensors`` whose name begins with "error." differ from rank to rank: every rank saves its own.
-
-    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    >>> set_hook(model, "powersgd:start=0")
-    >>> model(torch.ones(1, 64)).sum().backward()
-    >>> sorted(state_dict(model)["tensors"])
-    ['error.weight', 'q.weight', 'spare.weight']
-    """
-    hook = _native_of(owner)
-    tensors, values = hook.state()
-    return {"hook": hook.name, "tensors": tensors, "values": values}
-
-
-def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mapping[str, Any]) -> None:
-    """What :func:`state_dict` gave, into a hook of the same kind and options; training goes on bit for bit.
-
-    >>> hook = make_hook("powersgd:rank=2")
-    >>> load_state_dict(hook, state_dict(hook))
-    """
-    missing = {"tensors", "values"} - set(state)
-    if missing:
-        raise _native.ConfigError(f"not a hook's state: it lacks {', '.join(sorted(missing))}")
-    hook = _native_of(owner)
-    kind = state.get("hook", hook.name)
-    if kind != hook.name:
-        raise _native.ConfigError(f"this is the state of a hook '{kind}', but the hook here is '{hook.name}': set a hook of "
-                                  "that kind first")
-    hook.load_state(dict(state["tensors"]), dict(state["values"]))

@@ -13,6 +13,7 @@ from . import _native
 from ._calling import CommHook, attachment_of, check_model, check_whole, group_or_default, install, native_of
 from ._names import for_model, plain_names
 from ._setting import hook_stats
+from ._state import came_to, load_state_dict, state_dict
 
 __all__ = ["DiLoCo", "LocalSGD"]
 
@@ -89,6 +90,7 @@ class LocalSGD:
             list((levels or {}).items()), post_local_gradient_allreduce, inner)
         self._attachment = install(model, self._native.hook, None, None, None, f"post_local_sgd+{title}")
         self._installed = self._attachment.hook
+        came_to(model, inner)
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for parameter in self.model.module.parameters()
@@ -122,12 +124,11 @@ class LocalSGD:
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, and what the hook keeps. Between two means the ranks' parameters differ: every rank saves its own."""
-        tensors, values = self._native.hook.state()
-        return {"steps": self.steps, "tensors": tensors, "values": values}
+        return {"steps": self.steps, **state_dict(self.model)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Into one of the same options, on all ranks."""
-        self._native.hook.load_state(dict(state["tensors"]), dict(state["values"]))
+        """Into one of the same options, on all ranks: what :meth:`state_dict` gave on this one."""
+        load_state_dict(self.model, state)
         self._native.set_steps(int(state["steps"]))
 
 

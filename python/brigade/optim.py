@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _native
 from ._calling import CommHook, check_model, drop_gradients, group_of_hook, install, native_of
 from ._names import parameters_of
+from ._state import came_to
 from ._native import Optimizer
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "PostLocalSGDOptimizer", "RMSprop", "Rprop",
@@ -176,3 +177,4 @@ def apply_optimizer_in_backward(model: DistributedDataParallel, optimizer: Any,
     attachment = install(model, stepping, None, None, group_of_hook(hook, state), f"{title} then optimizer",
                          writes_gradients=not views)
     drop_gradients(model, attachment, chosen)
+    came_to(model, inner)

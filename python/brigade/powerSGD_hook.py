@@ -1,6 +1,7 @@
 """As torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
 
 import logging
+import warnings
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 
 from . import _native
 from ._calling import NativeHook, call, check_group, native_hook
+from ._state import foreign, place_in
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
@@ -34,7 +36,8 @@ class PowerSGDState:
 
     Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
     included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
-    before the first bucket.
+    before the first bucket. What is left out of a step is each rank's own: where all ranks unpickle what one has saved, the others
+    begin without, and warn.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -72,7 +75,7 @@ class PowerSGDState:
         self._batched = False
         self._rng: Any = None
         # What was loaded before it is known which of the two hooks it is for.
-        self._loaded: tuple[dict[str, torch.Tensor], dict[str, str]] | None = None
+        self._loaded: dict[str, Any] | None = None
         _native.make_power_sgd(batched=False, **self._options)  # refuses bad options here, not in backward()
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +98,7 @@ class PowerSGDState:
         if self._hook is None:
             self._hook, self._batched = _native.make_power_sgd(batched=batched, **self._options), batched
             if self._loaded is not None:
-                self._hook.load_state(*self._loaded)
+                self._hook.load_state(*self._own(self._loaded))
                 self._loaded = None
         elif self._batched != batched:
             raise _native.ConfigError("this PowerSGDState serves the other of powerSGD_hook and batched_powerSGD_hook: "
@@ -105,18 +108,33 @@ class PowerSGDState:
     def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         if self._hook is not None:
             return self._hook.state()
-        return self._loaded if self._loaded is not None else ({}, {})
+        return (self._loaded["tensors"], self._loaded["values"]) if self._loaded is not None else ({}, {})
+
+    def _own(self, loaded: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """What was loaded, without the errors of another rank."""
+        told = foreign(loaded, place_in(self.process_group))
+        if not told:
+            return loaded["tensors"], loaded["values"]
+        warnings.warn(told + "; this rank begins without", stacklevel=2)
+        return {name: tensor for name, tensor in loaded["tensors"].items() if not name.startswith("error.")}, loaded["values"]
 
     def state_dict(self) -> dict[str, Any]:
         """What it keeps from step to step: "error." tensors are this rank's own, all else is equal on all ranks."""
         tensors, values = self._parts()
-        return {"tensors": tensors, "values": values}
+        if self._loaded is not None:
+            return dict(self._loaded)
+        here = place_in(self.process_group)
+        return {"rank": here.rank, "ranks": here.ranks, "tensors": tensors, "values": values}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What :meth:`state_dict` gave on this rank."""
+        told = foreign(state, place_in(self.process_group))
+        if told:
+            raise _native.ConfigError(told)
         if self._hook is not None:
             self._hook.load_state(state["tensors"], state["values"])
         else:
-            self._loaded = (state["tensors"], state["values"])
+            self._loaded = dict(state)
 
     def _memory(self, kind: str) -> dict[str, torch.Tensor]:
         tensors, _ = self._parts()
@@ -179,7 +197,7 @@ class PowerSGDState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         logger.warning(_LOADED)
         self.__init__(None, **state["options"])  # type: ignore[misc]
-        self.load_state_dict(state["state"])
+        self._loaded = state["state"]  # whose it is can be told when the group is known
 
 
 def _checked(state: Any) -> PowerSGDState:
