@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState as _TorchState
 
 from . import _native
 from ._calling import NativeHook, call, check_group, native_hook
@@ -30,14 +31,14 @@ def _check_whole(name: str, value: Any) -> None:
         raise _native.ConfigError(f"{name} is {value!r}, but must be a whole number from 0 on")
 
 
-class PowerSGDState:
+class PowerSGDState(_TorchState):
     """Options and memory of PowerSGD, for one model. The options are torch's, with its defaults; they may be set until the hook
     is used for the first time.
 
     Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
     included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
     before the first bucket. What is left out of a step is each rank's own: where all ranks unpickle what one has saved, the others
-    begin without, and warn.
+    begin without, and warn. A state of torch's too, for those who ask for one.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -141,27 +142,27 @@ class PowerSGDState:
         return {name[len(kind):]: tensor for name, tensor in tensors.items() if name.startswith(kind)}
 
     @property
-    def iter(self) -> int:
+    def iter(self) -> int:  # type: ignore[override]
         """Iterations so far."""
         return int(self._parts()[1].get("iteration", 0))
 
     @property
-    def error_dict(self) -> dict[str, torch.Tensor]:
+    def error_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Copies of what the last step left out, by parameter."""
         return self._memory("error.")
 
     @property
-    def q_memory_dict(self) -> dict[str, torch.Tensor]:
+    def q_memory_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Copies of the factors that the next step starts from, by parameter."""
         return self._memory("q.")
 
     @property
-    def p_memory_dict(self) -> dict[str, torch.Tensor]:
+    def p_memory_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Empty: the other factor lives for the length of a step."""
         return {}
 
     @property
-    def rng(self) -> Any:
+    def rng(self) -> Any:  # type: ignore[override]
         """A generator of numpy's, seeded as torch's is. Brigade draws its first factors by one of its own."""
         if self._rng is None:
             import numpy
@@ -170,7 +171,7 @@ class PowerSGDState:
         return self._rng
 
     @property
-    def next_stats_report(self) -> int:
+    def next_stats_report(self) -> int:  # type: ignore[override]
         """The iteration at which compression is logged next."""
         return int(self._parts()[1].get("next_report", 0))
 
@@ -178,11 +179,11 @@ class PowerSGDState:
         """Nothing is left to do: the hook counts iterations itself."""
 
     @property
-    def total_numel_before_compression(self) -> int:
+    def total_numel_before_compression(self) -> int:  # type: ignore[override]
         return int(self._parts()[1].get("elements_before", 0))
 
     @property
-    def total_numel_after_compression(self) -> int:
+    def total_numel_after_compression(self) -> int:  # type: ignore[override]
         return int(self._parts()[1].get("elements_after", 0))
 
     def compression_stats(self) -> tuple[float, int, int]:

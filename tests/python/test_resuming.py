@@ -12,6 +12,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from brigade.powerSGD_hook import PowerSGDState, powerSGD_hook
 from models import rows, same_on_all_ranks, small_net, step, wrap
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as torchs_local_sgd
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs_power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
 KEEPING = ["int8", "int4", "topk:ratio=0.1", "randomk:ratio=0.1", "powersgd:start=0", "powersgd:start=0,rounds=1",
@@ -276,6 +278,11 @@ def unpickled():
 
 def test_a_pickled_powersgd_state_does_not_bring_another_ranks_errors(ranks):
     assert all(ranks(2, unpickled))
+
+
+def test_torchs_states_are_what_frameworks_ask_for():
+    assert isinstance(brigade.post_localSGD_hook.PostLocalSGDState(None, None, 1), torchs_local_sgd.PostLocalSGDState)
+    assert isinstance(PowerSGDState(None), torchs_power_sgd.PowerSGDState)
 
 
 # ---- bit for bit
