@@ -53,6 +53,7 @@ from . import (  # noqa: E402
     quantization_hooks,
 )
 from ._replicas import check_replicas  # noqa: E402
+from ._scaling import follow_scalers as _follow_scalers  # noqa: E402
 from ._setting import (  # noqa: E402
     HookEntry,
     hook_stats,
@@ -72,6 +73,7 @@ debugging, default, optimizer_overlap = debugging_hooks, default_hooks, optimize
 powerSGD, quantization = powerSGD_hook, quantization_hooks
 
 _atexit.register(_close_all)
+_follow_scalers()
 
 
 if _TYPE_CHECKING:

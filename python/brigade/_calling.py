@@ -44,6 +44,8 @@ _shared: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, str], _nat
     weakref.WeakKeyDictionary())
 # Hooks with state: by what keeps the state, then by the function that was called.
 _kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _native.NativeHook]] = weakref.WeakKeyDictionary()
+# The same by model, of those that torch's own register_comm_hook has put on one.
+_models_called: weakref.WeakKeyDictionary[DistributedDataParallel, _native.NativeHook] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -84,6 +86,7 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         model = None if keeper is None else _model_with(function, state)
         if model is not None:  # its state has the parameters' names
             reduction.set_names([(parameter, name) for name, parameter in parameters_of(model.module)])
+            _models_called[model] = reduction
         with _lock:
             home[function.__qualname__, kind] = reduction
     return reduction.run(bucket)
@@ -220,6 +223,15 @@ def attachment_of(model: DistributedDataParallel) -> Attachment | None:
 def attachments() -> list[tuple[DistributedDataParallel, Attachment]]:
     """All models that have a hook of brigade's, and what is set on them."""
     return list(_attachments.items())
+
+
+def hooks_at_work() -> Iterator[tuple[DistributedDataParallel, _native.Hook]]:
+    """All models that have a native hook with a state, however it came there."""
+    for model, found in attachments():
+        if isinstance(found.hook, _native.Hook):
+            yield model, found.hook
+    for model, reduction in list(_models_called.items()):
+        yield model, reduction.hook
 
 
 def hooked(model: DistributedDataParallel) -> Attachment:

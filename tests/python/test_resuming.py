@@ -406,3 +406,60 @@ def ignoring():
 
 def test_ignored_parameters_may_differ_between_ranks(ranks):
     assert all(ranks(2, ignoring))
+
+
+# ---- loss scalers
+
+def scaled(hook, changes):
+    """The movement of each step, with a scale that changes as told."""
+    model = wrap(small_net())
+    brigade.set_hook(model, hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**6)
+    for number in range(12):
+        optimizer.zero_grad()
+        scaler.scale(model(rows(number)).square().mean()).backward()
+        if number % 2:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update(changes.get(number))
+    return [parameter.detach().clone() for parameter in model.parameters()], brigade.state_dict(model)["tensors"]
+
+
+def follows(hook):
+    (steady, kept), (changing, changed) = (scaled(hook, changes) for changes in ({}, {3: 512.0, 5: 16.0, 8: 4096.0, 11: 8192.0}))
+    assert all(torch.equal(one, two) for one, two in zip(steady, changing)), "the scale shows"
+    errors = [key for key in kept if key.startswith("error.")]
+    assert errors and all(torch.equal(kept[key] * 8, changed[key]) for key in errors)
+    return same_on_all_ranks(changing)
+
+
+@pytest.mark.parametrize("hook", [*KEEPING, "bf16+topk:ratio=0.1", "rules:*bias=int8;*=randomk:ratio=0.1"])
+def test_what_hooks_keep_follows_the_scale_of_a_loss_scaler(ranks, hook):
+    assert all(ranks(2, follows, hook))
+
+
+def called(changes):
+    model = wrap(small_net())
+    model.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=0), powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**6)
+    untouched = wrap(small_net())
+    brigade.set_hook(untouched, "int8")
+    train(untouched, range(2))
+    before = brigade.state_dict(untouched)["tensors"]
+    for number in range(8):
+        optimizer.zero_grad()
+        scaler.scale(model(rows(number)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update(changes.get(number))
+    assert all(torch.equal(before[key], tensor) for key, tensor in brigade.state_dict(untouched)["tensors"].items())
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def called_alike():
+    return all(torch.equal(one, two) for one, two in zip(called({}), called({2: 64.0, 4: 2048.0})))
+
+
+def test_so_does_what_torchs_own_registration_has_set_and_other_models_are_left_alone(ranks):
+    assert all(ranks(2, called_alike))
