@@ -53,16 +53,16 @@ from . import (  # noqa: E402
     quantization_hooks,
 )
 from ._replicas import check_replicas  # noqa: E402
+from ._scaling import follow_scalers as _follow_scalers  # noqa: E402
 from ._setting import (  # noqa: E402
     HookEntry,
     hook_stats,
     hook_table,
-    load_state_dict,
     make_hook,
     register_hook,
     set_hook,
-    state_dict,
 )
+from ._state import HookPerRank, load_state_dict, state_dict  # noqa: E402
 from ._types import DDPCommHookType, register_ddp_comm_hook  # noqa: E402
 from .checkpoint import load_checkpoint, load_safetensors, save_checkpoint, save_safetensors  # noqa: E402
 from .local_sgd import DiLoCo, LocalSGD  # noqa: E402
@@ -73,6 +73,7 @@ debugging, default, optimizer_overlap = debugging_hooks, default_hooks, optimize
 powerSGD, quantization = powerSGD_hook, quantization_hooks
 
 _atexit.register(_close_all)
+_follow_scalers()
 
 
 if _TYPE_CHECKING:
@@ -100,6 +101,7 @@ __all__ = [
     "Hook",
     "HookEntry",
     "HookError",
+    "HookPerRank",
     "HookStats",
     "HookTraffic",
     "LocalSGD",

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
+from ._names import for_model, parameters_of
 
 # DDP looks at the annotations of a comm hook, so modules that define one cannot use "from __future__ import annotations".
 CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -43,6 +44,8 @@ _shared: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, str], _nat
     weakref.WeakKeyDictionary())
 # Hooks with state: by what keeps the state, then by the function that was called.
 _kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _native.NativeHook]] = weakref.WeakKeyDictionary()
+# The same by model, of those that torch's own register_comm_hook has put on one.
+_models_called: weakref.WeakKeyDictionary[DistributedDataParallel, _native.NativeHook] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -80,8 +83,10 @@ def call(function: CommHook, state: Any, bucket: dist.GradBucket) -> torch.futur
         reduction = home.get((function.__qualname__, kind))
     if reduction is None:
         reduction = _native.NativeHook(group, kind, native.make(state, kind))
-        if keeper is not None:  # the hook's state uses the parameters' names
-            reduction.set_names(_names_in(function, state))
+        model = None if keeper is None else _model_with(function, state)
+        if model is not None:  # its state has the parameters' names
+            reduction.set_names([(parameter, name) for name, parameter in parameters_of(model.module)])
+            _models_called[model] = reduction
         with _lock:
             home[function.__qualname__, kind] = reduction
     return reduction.run(bucket)
@@ -96,12 +101,9 @@ def _registrations(function: CommHook) -> Iterator[tuple[DistributedDataParallel
                     yield each, state
 
 
-def _names_in(function: CommHook, state: Any) -> list[tuple[torch.Tensor, str]]:
-    """The parameters' names in the model that `function` was registered on with `state`."""
-    for model, given in _registrations(function):
-        if given is state:
-            return [(parameter, name) for name, parameter in model.module.named_parameters()]
-    return []
+def _model_with(function: CommHook, state: Any) -> DistributedDataParallel | None:
+    """The model that `function` was registered on with `state`."""
+    return next((model for model, given in _registrations(function) if given is state), None)
 
 
 def _tell_left_behind(what: str, title: str) -> None:
@@ -149,17 +151,17 @@ def native_hook(native: NativeHook) -> Callable[[CommHook], CommHook]:
     return mark
 
 
-def native_of(hook: str | _native.Hook | CommHook, state: Any, device: str) -> tuple[_native.Hook, str]:
-    """The native hook that a name, a Hook, or a comm hook of this package stands for, and its name for messages."""
+def native_of(hook: str | _native.Hook | CommHook, state: Any, model: DistributedDataParallel) -> tuple[_native.Hook, str]:
+    """The native hook that a name, a Hook, or a comm hook of this package stands for, and what to call it."""
     if isinstance(hook, str):
-        return _native.make_hook(hook), hook
+        return _native.make_hook(for_model(hook, model.module)), hook
     if isinstance(hook, _native.Hook):
         return hook, hook.name
     native = getattr(hook, "native", None)
     title = getattr(hook, "__qualname__", type(hook).__qualname__)
     if native is None:
         raise _native.ConfigError(f"'{title}' is no hook of brigade's: a name, a Hook or a comm hook of its modules is")
-    return native.make(state, device), title
+    return native.make(state, str(model.device.type)), title
 
 
 def group_of_hook(hook: str | _native.Hook | CommHook, state: Any) -> dist.ProcessGroup | None:
@@ -215,6 +217,29 @@ _attachments: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = w
 
 def attachment_of(model: DistributedDataParallel) -> Attachment | None:
     return _attachments.get(model)
+
+
+def attachments() -> list[tuple[DistributedDataParallel, Attachment]]:
+    """All models that have a hook of brigade's, and what is set on them."""
+    return list(_attachments.items())
+
+
+def hooks_at_work() -> Iterator[tuple[DistributedDataParallel, _native.Hook]]:
+    """All models that have a native hook with a state, however it came there."""
+    for model, found in attachments():
+        if isinstance(found.hook, _native.Hook):
+            yield model, found.hook
+    for model, reduction in list(_models_called.items()):
+        yield model, reduction.hook
+
+
+def hooked(model: DistributedDataParallel) -> Attachment:
+    """The same of one model. Raises ConfigError where nothing is."""
+    check_model(model)
+    found = attachment_of(model)
+    if found is None:
+        raise _native.ConfigError("this model has no hook of brigade's: brigade.set_hook(model, ...) sets one")
+    return found
 
 
 def check_model(model: Any) -> None:
@@ -293,9 +318,22 @@ def install(model: DistributedDataParallel, hook: _native.Hook | None, function:
     return found
 
 
+def reduced_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that the model's hook may see, in plain names. Those that DDP ignores may differ from rank to rank."""
+    # DDP knows a parameter of the outermost module as ".NAME", so that nobody who writes "NAME" has it ignored.
+    ignored = {id(parameter) for name, parameter in model.module.named_parameters()
+               if (name if "." in name else f".{name}") in model.parameters_to_ignore}
+    return [(name, parameter) for name, parameter in parameters_of(model.module) if id(parameter) not in ignored]
+
+
+def trained_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that the model's hook reduces, in plain names."""
+    return [(name, parameter) for name, parameter in reduced_of(model) if parameter.requires_grad]
+
+
 def _identity_of(model: DistributedDataParallel) -> str:
-    """A text that is equal on all ranks, and differs between models with different parameters."""
-    text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in model.module.named_parameters())
+    """Equal on all ranks, and different for models of different parameters."""
+    text = "".join(f"{name} {tuple(parameter.shape)};" for name, parameter in reduced_of(model))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -310,11 +348,10 @@ def drop_gradients(model: DistributedDataParallel, found: Attachment, parameters
 def _install_native(model: DistributedDataParallel, found: Attachment, hook: _native.Hook,
                     given: dist.ProcessGroup | None) -> None:
     group = given if given is not None else model.process_group
-    trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
-    for parameter in trained:
+    trained = trained_of(model)
+    for _, parameter in trained:
         hook.check(parameter)
-    hook.set_parameters([name for name, parameter in model.module.named_parameters()
-                         if parameter.requires_grad and name not in model.parameters_to_ignore])
+    hook.set_parameters([name for name, _ in trained])
     reduction = found.reduction
     before = found.group() if found.group is not None else None
     moved = found.follows and before is not model.process_group  # by DDP._update_process_group
@@ -322,7 +359,7 @@ def _install_native(model: DistributedDataParallel, found: Attachment, hook: _na
         reduction.set_hook(hook)
     else:
         reduction = _native.NativeHook(group, model.device.type, hook)
-        reduction.set_names([(parameter, name) for name, parameter in model.module.named_parameters()])
+        reduction.set_names([(parameter, name) for name, parameter in reduced_of(model)])
         reduction.set_may_be_unused(bool(model.find_unused_parameters or model.static_graph))
         found.group = weakref.ref(group)
     found.follows = given is None

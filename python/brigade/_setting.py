@@ -1,8 +1,8 @@
-"""Sets, replaces, inspects, saves and loads the hooks of DDP models."""
+"""Hooks on DDP models: set, replace, look at."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._calling import Attachment, CommHook, attachment_of, check_group, check_model, group_of_hook, install, native_of
+from ._calling import CommHook, check_group, check_model, group_of_hook, hooked, install, native_of
+from ._names import plain_spec
+from ._state import came_to, note_registered
 
 
 class HookEntry(NamedTuple):
@@ -35,9 +37,10 @@ def hook_table() -> list[HookEntry]:
 
 
 def make_hook(spec: str) -> _native.Hook:
-    """Makes a hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
-    compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` gives each parameter
-    the hook of the first pattern that its name matches. ``auto`` measures, and chooses a hook itself.
+    """A hook by name, with options after a colon, and wrappers before it: ``fp16+`` and ``bf16+`` cast first, ``node+``
+    compresses between hosts only, ``small+`` leaves vectors and small tensors exact. ``rules:`` takes a hook for each
+    kind of parameter, by its name in the plain model: the first pattern that fits decides. ``rules`` alone, set on a model by
+    this name, keeps biases and what its norms train exact. ``auto`` measures, and chooses a hook itself.
 
     >>> make_hook("rules:*.bias=allreduce;embed.*=fp16;*=int8").name
     'rules'
@@ -49,7 +52,7 @@ def make_hook(spec: str) -> _native.Hook:
     ...
     brigade.ConfigError: no hook named 'powersdg'; did you mean 'powersgd'? ...
     """
-    return _native.make_hook(spec)
+    return _native.make_hook(plain_spec(spec) if isinstance(spec, str) else spec)
 
 
 #: A hook in Python: an ``async def`` of a bucket and a comm, which returns the bucket's new gradients.
@@ -77,6 +80,7 @@ def register_hook(name: str, factory: Callable[[dict[str, str]], _native.Hook | 
     'rules'
     """
     _native.register_hook(name, factory)
+    note_registered(name)
 
 
 def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook | None, state: Any = None, *,
@@ -111,20 +115,10 @@ def set_hook(model: DistributedDataParallel, hook: str | _native.Hook | CommHook
             raise _native.ConfigError(f"process_group is not for '{title}', a Python hook: it uses its state's")
         install(model, None, hook, state, None, title)
         return
-    made, title = native_of(hook, state, _device_of(model))
-    install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
-
-
-def _device_of(model: DistributedDataParallel) -> str:
     check_model(model)
-    return str(model.device.type)
-
-
-def _hooked(model: DistributedDataParallel) -> Attachment:
-    found = attachment_of(model)
-    if found is None:
-        raise _native.ConfigError("this model has no hook of brigade's: brigade.set_hook(model, ...) sets one")
-    return found
+    made, title = native_of(hook, state, model)
+    install(model, made, None, None, process_group if process_group is not None else group_of_hook(hook, state), title)
+    came_to(model, made)
 
 
 def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
@@ -138,49 +132,7 @@ def hook_stats(model: DistributedDataParallel) -> _native.HookStats:
 
     ``parts`` has the same by rule, for ``rules:``; ``history`` has a line for each decision of the hook so far.
     """
-    reduction = _hooked(model).reduction
+    reduction = hooked(model).reduction
     if reduction is None:
         raise _native.ConfigError("the model's hook is a Python function: brigade counts only its own")
     return reduction.stats()
-
-
-def _native_of(owner: DistributedDataParallel | _native.Hook) -> _native.Hook:
-    if isinstance(owner, _native.Hook):
-        return owner
-    hook = _hooked(owner).hook
-    if not isinstance(hook, _native.Hook):
-        raise _native.ConfigError("the model's hook is a Python function: its state is its own")
-    return hook
-
-
-def state_dict(owner: DistributedDataParallel | _native.Hook) -> dict[str, Any]:
-    """Copies what a hook, or a model's hook, keeps from step to step, for a checkpoint. Call it between iterations.
-
-    The ``tensors`` with names that begin with "error." differ from rank to rank, so every rank saves its own.
-
-    >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    >>> set_hook(model, "powersgd:start=0")
-    >>> model(torch.ones(1, 64)).sum().backward()
-    >>> sorted(state_dict(model)["tensors"])
-    ['error.weight', 'q.weight', 'spare.weight']
-    """
-    hook = _native_of(owner)
-    tensors, values = hook.state()
-    return {"hook": hook.name, "tensors": tensors, "values": values}
-
-
-def load_state_dict(owner: DistributedDataParallel | _native.Hook, state: Mapping[str, Any]) -> None:
-    """Loads what :func:`state_dict` gave into a hook of the same kind and options; training goes on bit for bit.
-
-    >>> hook = make_hook("powersgd:rank=2")
-    >>> load_state_dict(hook, state_dict(hook))
-    """
-    missing = {"tensors", "values"} - set(state)
-    if missing:
-        raise _native.ConfigError(f"not a hook's state: it lacks {', '.join(sorted(missing))}")
-    hook = _native_of(owner)
-    kind = state.get("hook", hook.name)
-    if kind != hook.name:
-        raise _native.ConfigError(f"this is the state of a hook '{kind}', but the hook here is '{hook.name}': set a hook of "
-                                  "that kind first")
-    hook.load_state(dict(state["tensors"]), dict(state["values"]))

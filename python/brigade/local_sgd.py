@@ -11,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import CommHook, attachment_of, check_model, check_whole, group_or_default, install, native_of
+from ._names import for_model, plain_names
 from ._setting import hook_stats
+from ._state import came_to, load_state_dict, state_dict
 
 __all__ = ["DiLoCo", "LocalSGD"]
 
@@ -81,13 +83,14 @@ class LocalSGD:
         for each, size in (levels or {}).items():
             check_whole("LocalSGD", **{"a period of levels": each, f"levels[{each}]": size})
         device = str(model.device.type)
-        inner, title = native_of(hook, state, device)
+        inner, title = native_of(hook, state, model)
         self.model, self.optimizer = model, optimizer
         self._native = _native.LocalSGDCore(
             group_or_default(model.process_group), device, subgroup, warmup_steps, period or 0,
             list((levels or {}).items()), post_local_gradient_allreduce, inner)
         self._attachment = install(model, self._native.hook, None, None, None, f"post_local_sgd+{title}")
         self._installed = self._attachment.hook
+        came_to(model, inner)
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for parameter in self.model.module.parameters()
@@ -120,13 +123,12 @@ class LocalSGD:
         return hook_stats(self.model).total.bytes_sent + self._native.bytes_sent
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps and the hook's state. Between two means the ranks' parameters differ, so every rank saves its own."""
-        tensors, values = self._native.hook.state()
-        return {"steps": self.steps, "tensors": tensors, "values": values}
+        """Steps, and what the hook keeps. Between two means the ranks' parameters differ: every rank saves its own."""
+        return {"steps": self.steps, **state_dict(self.model)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a state that was saved with the same options. Call it on all ranks."""
-        self._native.hook.load_state(dict(state["tensors"]), dict(state["values"]))
+        """Into one of the same options, on all ranks: what :meth:`state_dict` gave on this one."""
+        load_state_dict(self.model, state)
         self._native.set_steps(int(state["steps"]))
 
 
@@ -169,13 +171,15 @@ class DiLoCo:
         _check_optimizer("DiLoCo", optimizer)
         check_whole("DiLoCo", period=period, fragments=fragments, delay=delay)
         named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else list(model)
-        self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._named = [(name, parameter) for name, parameter in plain_names(named) if parameter.requires_grad]
         self.optimizer = optimizer
         device = self._named[0][1].device.type if self._named else "cpu"
+        if isinstance(hook, str):
+            hook = _native.make_hook(for_model(hook, model) if isinstance(model, torch.nn.Module) else hook)
         self._native = _native.DiLoCo(
-            group_or_default(process_group), device, self._named, _native.make_hook(hook) if isinstance(hook, str) else hook,
-            period=period, outer_lr=outer_lr, outer_momentum=outer_momentum, fragments=fragments, delay=delay, mixing=mixing,
-            init_sync=init_sync, bucket_cap_mb=bucket_cap_mb)
+            group_or_default(process_group), device, self._named, hook, period=period, outer_lr=outer_lr,
+            outer_momentum=outer_momentum, fragments=fragments, delay=delay, mixing=mixing, init_sync=init_sync,
+            bucket_cap_mb=bucket_cap_mb)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective: takes the inner step, then starts or finishes exchanges that are due."""

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import CommHook, check_model, drop_gradients, group_of_hook, install, native_of
+from ._names import parameters_of
+from ._state import came_to
 from ._native import Optimizer
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "PostLocalSGDOptimizer", "RMSprop", "Rprop",
@@ -122,7 +124,7 @@ def Rprop(**options: Any) -> Optimizer:
 
 def _named(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     inner = module.module if isinstance(module, DistributedDataParallel) else module
-    return list(inner.named_parameters())
+    return parameters_of(inner)
 
 
 def state_dict(optimizer: Optimizer, module: torch.nn.Module) -> dict[str, Any]:
@@ -168,10 +170,11 @@ def apply_optimizer_in_backward(model: DistributedDataParallel, optimizer: Any,
     chosen = [parameter for parameter in chosen if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)]
     if not chosen:
         raise _native.ConfigError("apply_optimizer_in_backward: none of the parameters is one that the model trains")
-    inner, title = native_of(hook, state, str(model.device.type))
+    inner, title = native_of(hook, state, model)
     views = bool(model.gradient_as_bucket_view)
     stepping = _native.stepping(inner, optimizer, chosen, all=False, owns_gradients=not views,
                                 clip_grad_value=clip_grad_value)
     attachment = install(model, stepping, None, None, group_of_hook(hook, state), f"{title} then optimizer",
                          writes_gradients=not views)
     drop_gradients(model, attachment, chosen)
+    came_to(model, inner)

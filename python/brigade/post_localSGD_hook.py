@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState as _TorchState
 
 from . import _native
 from ._calling import NativeHook, call, check_group, native_hook
@@ -14,10 +15,10 @@ __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 logger = logging.getLogger(__name__)
 
 
-class PostLocalSGDState:
-    """Has gradients averaged over `process_group` for `start_localSGD_iter` iterations, then over `subgroup` (None means the
-    ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all. The options are fixed once the hook has
-    run; ``iter`` may be set, on all ranks, between iterations.
+class PostLocalSGDState(_TorchState):
+    """Gradients are averaged over `process_group` for `start_localSGD_iter` iterations; from then on over `subgroup` (none:
+    the ranks of one host), or with ``post_local_gradient_allreduce=False`` not at all. The options are fixed once the hook
+    has run; ``iter`` may be set, on all ranks, between iterations. A state of torch's too, for those who ask for one.
 
     >>> state = PostLocalSGDState(process_group=None, subgroup=None, start_localSGD_iter=10)
     >>> state.iter

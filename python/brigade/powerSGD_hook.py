@@ -1,13 +1,16 @@
 """The hooks of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in native code, and with any number of buckets on Gloo."""
 
 import logging
+import warnings
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState as _TorchState
 
 from . import _native
 from ._calling import NativeHook, call, check_group, native_hook
+from ._state import foreign, place_in
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
@@ -28,13 +31,14 @@ def _check_whole(name: str, value: Any) -> None:
         raise _native.ConfigError(f"{name} is {value!r}, but must be a whole number from 0 on")
 
 
-class PowerSGDState:
+class PowerSGDState(_TorchState):
     """Options and memory of PowerSGD, for one model. The options are torch's, with its defaults; they may be set until the hook
     is used for the first time.
 
     Errors and low-rank factors are kept by parameter, not by bucket: so compression may start at any iteration, 0
-    included. The pickle leaves the process group out; an unpickled state uses the default group, unless ``process_group``
-    is set before the first bucket.
+    included. Pickles all but the process group; what comes back uses the default group, unless ``process_group`` is set
+    before the first bucket. What is left out of a step is each rank's own: where all ranks unpickle what one has saved, the others
+    begin without, and warn. A state of torch's too, for those who ask for one.
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> model = DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -71,8 +75,8 @@ class PowerSGDState:
         self._hook: _native.PowerSGDHook | None = None
         self._batched = False
         self._rng: Any = None
-        # A loaded state, until it is known which of the two hooks it is for.
-        self._loaded: tuple[dict[str, torch.Tensor], dict[str, str]] | None = None
+        # What was loaded before it is known which of the two hooks it is for.
+        self._loaded: dict[str, Any] | None = None
         _native.make_power_sgd(batched=False, **self._options)  # refuses bad options here, not in backward()
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +99,7 @@ class PowerSGDState:
         if self._hook is None:
             self._hook, self._batched = _native.make_power_sgd(batched=batched, **self._options), batched
             if self._loaded is not None:
-                self._hook.load_state(*self._loaded)
+                self._hook.load_state(*self._own(self._loaded))
                 self._loaded = None
         elif self._batched != batched:
             raise _native.ConfigError("this PowerSGDState serves the other of powerSGD_hook and batched_powerSGD_hook: "
@@ -105,45 +109,60 @@ class PowerSGDState:
     def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         if self._hook is not None:
             return self._hook.state()
-        return self._loaded if self._loaded is not None else ({}, {})
+        return (self._loaded["tensors"], self._loaded["values"]) if self._loaded is not None else ({}, {})
+
+    def _own(self, loaded: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """What was loaded, without the errors of another rank."""
+        told = foreign(loaded, place_in(self.process_group))
+        if not told:
+            return loaded["tensors"], loaded["values"]
+        warnings.warn(told + "; this rank begins without", stacklevel=2)
+        return {name: tensor for name, tensor in loaded["tensors"].items() if not name.startswith("error.")}, loaded["values"]
 
     def state_dict(self) -> dict[str, Any]:
         """The state from step to step: "error." tensors are this rank's own, all else is equal on all ranks."""
         tensors, values = self._parts()
-        return {"tensors": tensors, "values": values}
+        if self._loaded is not None:
+            return dict(self._loaded)
+        here = place_in(self.process_group)
+        return {"rank": here.rank, "ranks": here.ranks, "tensors": tensors, "values": values}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What :meth:`state_dict` gave on this rank."""
+        told = foreign(state, place_in(self.process_group))
+        if told:
+            raise _native.ConfigError(told)
         if self._hook is not None:
             self._hook.load_state(state["tensors"], state["values"])
         else:
-            self._loaded = (state["tensors"], state["values"])
+            self._loaded = dict(state)
 
     def _memory(self, kind: str) -> dict[str, torch.Tensor]:
         tensors, _ = self._parts()
         return {name[len(kind):]: tensor for name, tensor in tensors.items() if name.startswith(kind)}
 
     @property
-    def iter(self) -> int:
+    def iter(self) -> int:  # type: ignore[override]
         """The number of iterations so far."""
         return int(self._parts()[1].get("iteration", 0))
 
     @property
-    def error_dict(self) -> dict[str, torch.Tensor]:
+    def error_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Copies of the last step's errors, by parameter."""
         return self._memory("error.")
 
     @property
-    def q_memory_dict(self) -> dict[str, torch.Tensor]:
+    def q_memory_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Copies of the factors that the next step starts from, by parameter."""
         return self._memory("q.")
 
     @property
-    def p_memory_dict(self) -> dict[str, torch.Tensor]:
+    def p_memory_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Empty, because the other factor lives only during a step."""
         return {}
 
     @property
-    def rng(self) -> Any:
+    def rng(self) -> Any:  # type: ignore[override]
         """A numpy generator, seeded as torch's. Brigade draws its first factors with its own generator."""
         if self._rng is None:
             import numpy
@@ -152,7 +171,7 @@ class PowerSGDState:
         return self._rng
 
     @property
-    def next_stats_report(self) -> int:
+    def next_stats_report(self) -> int:  # type: ignore[override]
         """The iteration at which compression is logged next."""
         return int(self._parts()[1].get("next_report", 0))
 
@@ -160,11 +179,11 @@ class PowerSGDState:
         """Does nothing, because the hook counts iterations itself."""
 
     @property
-    def total_numel_before_compression(self) -> int:
+    def total_numel_before_compression(self) -> int:  # type: ignore[override]
         return int(self._parts()[1].get("elements_before", 0))
 
     @property
-    def total_numel_after_compression(self) -> int:
+    def total_numel_after_compression(self) -> int:  # type: ignore[override]
         return int(self._parts()[1].get("elements_after", 0))
 
     def compression_stats(self) -> tuple[float, int, int]:
@@ -179,7 +198,7 @@ class PowerSGDState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         logger.warning(_LOADED)
         self.__init__(None, **state["options"])  # type: ignore[misc]
-        self.load_state_dict(state["state"])
+        self._loaded = state["state"]  # whose it is can be told when the group is known
 
 
 def _checked(state: Any) -> PowerSGDState:

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._calling import check_model, drop_gradients, group_or_default, install
+from ._names import parameters_of
 from .optim import spec_of
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def apply_zero_in_backward(model: DistributedDataParallel, optimizer_class: Any,
     (True, 160)
     """
     check_model(model)
-    trained = [(name, parameter) for name, parameter in model.module.named_parameters()
+    trained = [(name, parameter) for name, parameter in parameters_of(model.module)
                if parameter.requires_grad and not getattr(parameter, "_ddp_ignored", False)]
     group = group_or_default(model.process_group)
     views = bool(model.gradient_as_bucket_view)

@@ -50,6 +50,7 @@ std::shared_ptr<T> ending_without_gil(T* made) {
 void bind_averaging(pybind11::module_& m);
 void bind_checkpoint(pybind11::module_& m);
 void bind_optimizers(pybind11::module_& m);
+void bind_reducer_layout(pybind11::module_& m);
 void bind_zero(pybind11::module_& m);
 
 }  // namespace brigade::python

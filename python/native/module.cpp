@@ -139,6 +139,14 @@ void bind_hooks(py::module_& m) {
           },
           "(rate, elements before, elements after) of all that was compressed.");
 
+  m.def(
+      "combine_states",
+      [](std::vector<StateParts> ranks) {
+        std::vector<HookState> states;
+        for (StateParts& each : ranks) states.push_back(state_of(std::move(each)));
+        return parts_of(combine_states(states));
+      },
+      NoGil());
   m.def("make_hook", [](const std::string& spec) { return make_hook(spec); });
   m.def("fp16_compress_wrapper", &fp16_compress_wrapper);
   m.def("bf16_compress_wrapper", &bf16_compress_wrapper);
@@ -230,6 +238,7 @@ void bind_reduction(py::module_& m) {
            })
       .def("runs_here", &HookSlot::runs_here)
       .def("announce", &HookSlot::announce, NoGil())
+      .def("forget_buckets", [](HookSlot& slot) { slot.reducer_hook->forget_buckets(); })
       .def("drop_gradients_of",
            [](HookSlot& slot, std::vector<at::Tensor> parameters) {
              slot.reducer_hook->set_dropped(std::move(parameters));
@@ -248,6 +257,7 @@ PYBIND11_MODULE(_native, m) {
   brigade::python::bind_hooks(m);
   brigade::python::bind_python_hooks(m);
   brigade::python::bind_reduction(m);
+  brigade::python::bind_reducer_layout(m);
   brigade::python::bind_optimizers(m);
   brigade::python::bind_zero(m);
   brigade::python::bind_averaging(m);
